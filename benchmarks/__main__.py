@@ -2,11 +2,12 @@
 
 python -m benchmarks [--quick] [--only NAME,NAME | --fill] [--out DIR]
 
-`synthetic` takes an hour and a table that is not here, so it is measured if --only names it; other runs keep its results.
+`synthetic` takes an hour and a table that is not here, so it is measured if --only names it; other
+runs keep its results.
 
-Without --out the results go to benchmarks/ and into the tables of docs/benchmarks.md; a quick run needs --out to be
-kept. --only measures some workloads and leaves the others' results as they stand; --fill measures nothing and writes text,
-plot and page from the results that are there.
+Without --out the results go to benchmarks/ and into the tables of docs/benchmarks.md; a quick run
+needs --out to be kept. --only measures some workloads and leaves the others' results as they stand;
+--fill measures nothing and writes text, plot and page from the results that are there.
 """
 
 from __future__ import annotations
@@ -55,14 +56,19 @@ def main(arguments: list[str] | None = None) -> int:
     asked = WORKLOADS if options.only is None else tuple(options.only.split(","))
     unknown = sorted(set(asked) - {*WORKLOADS, *SLOW})
     if unknown:
-        print(f"There is no workload {', '.join(unknown)}. Choose from {', '.join(WORKLOADS + SLOW)}.", file=sys.stderr)
+        print(
+            f"There is no workload {', '.join(unknown)}. Choose from {', '.join(WORKLOADS + SLOW)}.",
+            file=sys.stderr,
+        )
         return 2
     folder = options.out if options.out is not None else None if options.quick else HERE
     if options.fill:
         asked = ()
     results = _kept(folder)
     if options.only is None and not options.fill:
-        results["workloads"] = {name: x for name, x in results["workloads"].items() if name.startswith("twins-")}
+        results["workloads"] = {
+            name: x for name, x in results["workloads"].items() if name.startswith("twins-")
+        }
     failed = []
     for name in WORKLOADS + SLOW:
         if name not in asked:
@@ -71,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
             _results.add(
-                results, importlib.import_module(f"benchmarks.{name}").measure, QUICK if options.quick else FULL
+                results,
+                importlib.import_module(f"benchmarks.{name}").measure,
+                QUICK if options.quick else FULL,
             )
         except Exception:
             traceback.print_exc()
@@ -94,7 +102,9 @@ def _fill_page(results: dict[str, Any]) -> int:
     try:
         PAGE.write_text(_results.fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     except KeyError as missing:
-        print(f"{PAGE} stays as it was: it shows {missing}, which was not measured.", file=sys.stderr)
+        print(
+            f"{PAGE} stays as it was: it shows {missing}, which was not measured.", file=sys.stderr
+        )
         return 1
     return 0
 
@@ -116,12 +126,20 @@ def _kept(folder: Path | None) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--quick", action="store_true", help="fewer rounds and steps: to see that it runs")
+    made.add_argument(
+        "--quick", action="store_true", help="fewer rounds and steps: to see that it runs"
+    )
     made.add_argument("--only", metavar="NAMES", help=f"some of {','.join(WORKLOADS + SLOW)}")
-    made.add_argument("--fill", action="store_true", help="measure nothing: text, plot and page from results.json")
-    made.add_argument("--out", type=Path, metavar="DIR", help="where results.json, results.md and the plot go")
+    made.add_argument(
+        "--fill", action="store_true", help="measure nothing: text, plot and page from results.json"
+    )
+    made.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results.json, results.md and the plot go"
+    )
     return made
 
 

@@ -26,13 +26,30 @@ def ask(what: str, problem: str, side: str, batch_size: int, records: int) -> di
     Raises:
         RuntimeError: it failed; the message holds what it wrote.
     """
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
-    settings["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [settings.get("PYTHONPATH")])])
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("JAX_COMPILATION_CACHE")
+    }
+    settings["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [settings.get("PYTHONPATH")])]
+    )
     if what in ("memory", "mapped"):
         # Freed buffers go back to the system at once, so that a peak is what is in use at one time.
         settings |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    arguments = [sys.executable, "-m", "benchmarks._child", what, problem, side, str(batch_size), str(records)]
-    done = subprocess.run(arguments, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    arguments = [
+        sys.executable,
+        "-m",
+        "benchmarks._child",
+        what,
+        problem,
+        side,
+        str(batch_size),
+        str(records),
+    ]
+    done = subprocess.run(
+        arguments, cwd=ROOT, env=settings, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"Measuring {' '.join(arguments[3:])} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -42,7 +59,9 @@ def _fit(problem: str, side: str, batch_size: int, records: int, steps: int) -> 
     from benchmarks import _networks, logistic
     from benchmarks._fits import NonPrivateFit, PrivateFit, auto_encoder
 
-    make = {"vae": lambda n: auto_encoder(_networks.dense(), n), "logistic": logistic.problem_of}[problem]
+    make = {"vae": lambda n: auto_encoder(_networks.dense(), n), "logistic": logistic.problem_of}[
+        problem
+    ]
     made = make(records)
 
     def start() -> Any:
@@ -81,7 +100,11 @@ def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str,
     fit.run()
     peak = _status("VmHWM")
     # Where the peak cannot be forgotten, compiling may have reached further than running.
-    return {"working_bytes": peak - before, "peak_bytes": max(whole, peak), "exact": float(forgotten)}
+    return {
+        "working_bytes": peak - before,
+        "peak_bytes": max(whole, peak),
+        "exact": float(forgotten),
+    }
 
 
 def _mapped(path: str, side: str, batch_size: int, records: int) -> dict[str, float]:
@@ -109,7 +132,11 @@ def _mapped(path: str, side: str, batch_size: int, records: int) -> dict[str, fl
     fit.run()
     stop.set()
     watcher.join()
-    return {"grown_bytes": max(peak[0], _status("RssAnon")) - before, "before_bytes": before, "records": records}
+    return {
+        "grown_bytes": max(peak[0], _status("RssAnon")) - before,
+        "before_bytes": before,
+        "records": records,
+    }
 
 
 def _trim() -> None:

@@ -20,7 +20,9 @@ def main(
     """Measure, and print what was found."""
     made = parser(description)
     if plot is not None:
-        made.add_argument("--plot", type=Path, metavar="FILE", help="draw the results to FILE, .svg or .png")
+        made.add_argument(
+            "--plot", type=Path, metavar="FILE", help="draw the results to FILE, .svg or .png"
+        )
     options = made.parse_args()
     scale = QUICK if options.quick else FULL
     results = _results.new()
@@ -35,7 +37,13 @@ def main(
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that all have."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="fewer rounds and steps: to see that it runs")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE as well")
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--quick", action="store_true", help="fewer rounds and steps: to see that it runs"
+    )
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the measurements to FILE as well"
+    )
     return made

@@ -69,9 +69,9 @@ def reference_engine(sampling: dp.PoissonSampling, num_records: int) -> Referenc
 class PrivateFit:
     """DPSVI, held between `init` and the compiled loop, so that the loop can be run again and again.
 
-    It runs what `DPSVI.run` runs after its checks: `run_steps`, with the sampler, secret ChaCha20 keys and the trace of
-    iterates. Each run draws a new key: a key's noise is drawn once. A run is a piece of a longer fit, and keeps iterates
-    as often as that fit would.
+    It runs what `DPSVI.run` runs after its checks: `run_steps`, with the sampler, secret ChaCha20
+    keys and the trace of iterates. Each run draws a new key: a key's noise is drawn once. A run is
+    a piece of a longer fit, and keeps iterates as often as that fit would.
 
     Args:
         problem: what is fitted.
@@ -116,7 +116,9 @@ class PrivateFit:
         flat, _ = ravel_pytree(self.dpsvi.optim.get_params(self.state.optim_state))
         return flat.size
 
-    def run(self, progress_bar: bool = False, *, steps: int | None = None, processes: Any = None) -> None:
+    def run(
+        self, progress_bar: bool = False, *, steps: int | None = None, processes: Any = None
+    ) -> None:
         """Make `steps` releases, from the first state; by several processes, if that is how the records lie."""
         state = self.state._replace(rng_key=dp.random.key(0) if processes else dp.random.key())
         plan = dataclasses.replace(self.dpsvi.plan, num_steps=steps or self.steps)
@@ -144,11 +146,14 @@ def _iterates_of_a_fit(num_steps: int) -> Iterator[None]:
 class NonPrivateFit:
     """NumPyro's SVI: `update` in one compiled loop, on batches of one size gathered at random from the table.
 
-    Rows are drawn with replacement, the cheapest law there is. `looped=False` makes one call a step instead: XLA computes
-    convolutions on CPUs several times faster outside of a loop (jax-ml/jax issue 12868).
+    Rows are drawn with replacement, the cheapest law there is. `looped=False` makes one call a step
+    instead: XLA computes convolutions on CPUs several times faster outside of a loop (jax-ml/jax
+    issue 12868).
     """
 
-    def __init__(self, problem: Problem, batch_size: int, steps: int, *, looped: bool = True) -> None:
+    def __init__(
+        self, problem: Problem, batch_size: int, steps: int, *, looped: bool = True
+    ) -> None:
         """See the class."""
         optim = numpyro.optim.Adam(problem.learning_rate)
         svi = SVI(problem.model, problem.guide, optim, Trace_ELBO(), **problem.static)
@@ -160,7 +165,9 @@ class NonPrivateFit:
 
         def one(i: jax.Array, carry: Any, key: jax.Array, data: tuple[jax.Array, ...]) -> Any:
             state, losses = carry
-            index = jax.random.randint(jax.random.fold_in(key, i), (batch_size,), 0, problem.num_records)
+            index = jax.random.randint(
+                jax.random.fold_in(key, i), (batch_size,), 0, problem.num_records
+            )
             state, loss = svi.update(state, *(x[index] for x in data))
             return state, losses.at[i % _KEPT_LOSSES].set(loss)
 

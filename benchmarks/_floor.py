@@ -18,8 +18,9 @@ _ADAM_PASSES = 7
 def floor_of_network(architecture: Architecture, batch_size: int) -> dict[str, float]:
     """A step of an auto-encoder, private or not; the noise is what privacy adds.
 
-    Flops are XLA's count for the plain gradient of the batch's loss: clipping by book-keeping multiplies the same
-    matrices once, since the weights of the clipped sum are known after the backward pass.
+    Flops are XLA's count for the plain gradient of the batch's loss: clipping by book-keeping
+    multiplies the same matrices once, since the weights of the clipped sum are known after the
+    backward pass.
     """
     parameters = jax.eval_shape(architecture.initial_parameters, jax.random.key(0))
     images = jax.ShapeDtypeStruct((batch_size, *architecture.shape), jnp.float32)
@@ -27,7 +28,9 @@ def floor_of_network(architecture: Architecture, batch_size: int) -> dict[str, f
     dim = architecture.num_parameters
     return {
         "flops": flops_of(gradient, parameters, images, jax.eval_shape(lambda: jax.random.key(0))),
-        "bytes": float(_FLOAT * (_ADAM_PASSES * dim + 2 * batch_size * math.prod(architecture.shape))),
+        "bytes": float(
+            _FLOAT * (_ADAM_PASSES * dim + 2 * batch_size * math.prod(architecture.shape))
+        ),
         "noise_bits": 32.0 * (dim + 1),
         "other_bits": 32.0 * batch_size * (architecture.latent_dim + 1),
     }

@@ -19,8 +19,8 @@ class Scale:
         name: as in the results.
         rounds: how often the contenders take turns.
         effort: share of the full number of steps a round.
-        tiny: small tables too, for the tests, of which a batch holds every record, so that little is compiled: the
-            programs are run, their times mean nothing.
+        tiny: small tables too, for the tests, of which a batch holds every record, so that little
+            is compiled: the programs are run, their times mean nothing.
     """
 
     name: str
@@ -141,10 +141,17 @@ class Outcome:
         for timing in self.timings:
             if timing.name == name:
                 return timing
-        raise KeyError(f"{self.name} measured {[timing.name for timing in self.timings]}, not {name!r}.")
+        raise KeyError(
+            f"{self.name} measured {[timing.name for timing in self.timings]}, not {name!r}."
+        )
 
     def compare(
-        self, name: str, over: str, under: str, bound: tuple[str, float] | None = None, reason: str = ""
+        self,
+        name: str,
+        over: str,
+        under: str,
+        bound: tuple[str, float] | None = None,
+        reason: str = "",
     ) -> None:
         """Add the figure `over` / `under`, where both were measured."""
         measured = {timing.name for timing in self.timings}
@@ -173,7 +180,10 @@ def alternate(programs: Sequence[Program], rounds: int) -> list[Timing]:
             started = time.perf_counter()
             program.run()
             seconds[program.name].append((time.perf_counter() - started) / program.steps)
-    return [Timing(program.name, seconds[program.name], program.steps, program.note) for program in programs]
+    return [
+        Timing(program.name, seconds[program.name], program.steps, program.note)
+        for program in programs
+    ]
 
 
 def ratio(name: str, over: Timing, under: Timing, bound: tuple[str, float] | None = None) -> Figure:
@@ -183,10 +193,14 @@ def ratio(name: str, over: Timing, under: Timing, bound: tuple[str, float] | Non
         ValueError: the two were not measured in the same rounds.
     """
     if len(over.seconds) != len(under.seconds):
-        raise ValueError(f"{over.name} and {under.name} were not measured in turn: their rounds differ in number.")
+        raise ValueError(
+            f"{over.name} and {under.name} were not measured in turn: their rounds differ in number."
+        )
     paired = [a / b for a, b in zip(over.seconds, under.seconds, strict=True)]
     low, middle, high = quartiles(paired)
-    return Figure(name, middle, bound=bound, low=low, high=high, of_fastest=over.fastest / under.fastest)
+    return Figure(
+        name, middle, bound=bound, low=low, high=high, of_fastest=over.fastest / under.fastest
+    )
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -29,7 +29,12 @@ class JaxPrivacyFit:
     """
 
     def __init__(
-        self, architecture: Architecture, problem: Problem, batch_size: int, steps: int, microbatch_size: int | None
+        self,
+        architecture: Architecture,
+        problem: Problem,
+        batch_size: int,
+        steps: int,
+        microbatch_size: int | None,
     ) -> None:
         """See the class."""
         self.gradient = load("jax_privacy.clipping").clipped_grad(
@@ -66,11 +71,17 @@ class JaxPrivacyFit:
         """Make `steps` steps."""
         self.num_runs += 1
         count = jnp.int32(self.steps if steps is None else steps)
-        self.state = jax.block_until_ready(self.loop(self.state, jax.random.key(self.num_runs), self.images, count))
+        self.state = jax.block_until_ready(
+            self.loop(self.state, jax.random.key(self.num_runs), self.images, count)
+        )
 
 
 def best_microbatch(
-    architecture: Architecture, problem: Problem, batch_size: int, steps: int, tried: dict[str, float]
+    architecture: Architecture,
+    problem: Problem,
+    batch_size: int,
+    steps: int,
+    tried: dict[str, float],
 ) -> Program:
     """The fastest of a few microbatch sizes, found by one short run of each; their times go to `tried`, in ms."""
     fits = {}

@@ -16,22 +16,31 @@ NOISE, BATCH = "part: integer noise", "part: draw and gather a Poisson batch"
 
 
 def looped(
-    name: str, body: Callable[[jax.Array, Any, Any], Any], start: Any, fixed: Any, steps: int, note: str = ""
+    name: str,
+    body: Callable[[jax.Array, Any, Any], Any],
+    start: Any,
+    fixed: Any,
+    steps: int,
+    note: str = "",
 ) -> Program:
     """`start = body(i, start, fixed)` for `steps` steps, compiled once.
 
-    What the steps read is handed over as an argument, so that XLA cannot compute anything beforehand; what they leave as
-    it is belongs into `fixed`, so that it is not copied.
+    What the steps read is handed over as an argument, so that XLA cannot compute anything
+    beforehand; what they leave as it is belongs into `fixed`, so that it is not copied.
     """
 
     @jax.jit
     def loop(start: Any, fixed: Any, count: jax.Array) -> Any:
         return jax.lax.fori_loop(0, count, lambda i, carry: body(i, carry, fixed), start)
 
-    return Program(name, lambda: jax.block_until_ready(loop(start, fixed, jnp.int32(steps))), steps, note)
+    return Program(
+        name, lambda: jax.block_until_ready(loop(start, fixed, jnp.int32(steps))), steps, note
+    )
 
 
-def keyed(name: str, draw: Callable[[jax.Array], jax.Array], key: jax.Array, steps: int, note: str = "") -> Program:
+def keyed(
+    name: str, draw: Callable[[jax.Array], jax.Array], key: jax.Array, steps: int, note: str = ""
+) -> Program:
     """Draws with a new key each step, added up so that none can be left out."""
     shape = jax.eval_shape(draw, key)
 

@@ -41,7 +41,9 @@ class Architecture:
         decode = numpyro.module("decoder", self.decoder, (size, self.latent_dim))
         with numpyro.plate("batch", N, size):
             latent = numpyro.sample("z", dist.Normal(0, 1).expand([self.latent_dim]).to_event(1))
-            numpyro.sample("x", dist.Bernoulli(logits=decode(latent)).to_event(len(self.shape)), obs=images)
+            numpyro.sample(
+                "x", dist.Bernoulli(logits=decode(latent)).to_event(len(self.shape)), obs=images
+            )
 
     def guide(self, images: jax.Array, N: int) -> None:
         """Amortised."""
@@ -70,7 +72,9 @@ class Architecture:
 
 
 def _heads(latent_dim: int) -> tuple[Any, Any]:
-    return stax.FanOut(2), stax.parallel(stax.Dense(latent_dim), stax.serial(stax.Dense(latent_dim), stax.Exp))
+    return stax.FanOut(2), stax.parallel(
+        stax.Dense(latent_dim), stax.serial(stax.Dense(latent_dim), stax.Exp)
+    )
 
 
 def dense(hidden: int = 400, latent_dim: int = 50, pixels: int = 784) -> Architecture:
@@ -80,10 +84,14 @@ def dense(hidden: int = 400, latent_dim: int = 50, pixels: int = 784) -> Archite
     return _counted((pixels,), latent_dim, encoder, decoder)
 
 
-def convolutional(channels: tuple[int, int, int] = (32, 64, 128), latent_dim: int = 50, side: int = 32) -> Architecture:
+def convolutional(
+    channels: tuple[int, int, int] = (32, 64, 128), latent_dim: int = 50, side: int = 32
+) -> Architecture:
     """Three convolutions, kernel 4, stride 2, and a dense layer, both ways: 640,423 parameters, as d3p's for CIFAR-10."""
     wide = (4, 4)
-    layers = [layer for c in channels for layer in (stax.Conv(c, wide, (2, 2), "SAME"), stax.Softplus)]
+    layers = [
+        layer for c in channels for layer in (stax.Conv(c, wide, (2, 2), "SAME"), stax.Softplus)
+    ]
     encoder = stax.serial(*layers, stax.Flatten, *_heads(latent_dim))
     small = (side // 8, side // 8, channels[2])
     back = [
@@ -106,7 +114,9 @@ def _reshape(shape: tuple[int, ...]) -> Network:
     )
 
 
-def _counted(shape: tuple[int, ...], latent_dim: int, encoder: Network, decoder: Network) -> Architecture:
+def _counted(
+    shape: tuple[int, ...], latent_dim: int, encoder: Network, decoder: Network
+) -> Architecture:
     bare = Architecture(shape, latent_dim, encoder, decoder, 0)
     leaves = jax.tree.leaves(jax.eval_shape(bare.initial_parameters, jax.random.key(0)))
     return dataclasses.replace(bare, num_parameters=sum(math.prod(leaf.shape) for leaf in leaves))

@@ -1,7 +1,8 @@
 """Meta's Opacus on CPU: ghost clipping and hooks, on the dense auto-encoder written in PyTorch.
 
-The batch is gathered from one tensor (no DataLoader, which would cost more than the step), the noise is torch's default
-generator (not a secure one), and Adam is the fused one: all in the peer's favour.
+The batch is gathered from one tensor (no DataLoader, which would cost more than the step), the
+noise is torch's default generator (not a secure one), and Adam is the fused one: all in the peer's
+favour.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ class TorchFit:
         way: "non-private", "ghost" or "hooks".
     """
 
-    def __init__(self, problem: Problem, hidden: int, latent_dim: int, batch_size: int, steps: int, way: str) -> None:
+    def __init__(
+        self, problem: Problem, hidden: int, latent_dim: int, batch_size: int, steps: int, way: str
+    ) -> None:
         """See the class."""
         self.torch = load("torch")
         self.images = self.torch.from_numpy(np.array(problem.data[0]))
         self.batch_size, self.steps, self.way = batch_size, steps, way
         network = _network(self.torch, self.images.shape[1], hidden, latent_dim)
         self.num_parameters = sum(p.numel() for p in network.parameters())
-        optimizer = self.torch.optim.Adam(network.parameters(), lr=problem.learning_rate, fused=True)
+        optimizer = self.torch.optim.Adam(
+            network.parameters(), lr=problem.learning_rate, fused=True
+        )
         self.criterion: Any = NegativeELBO(self.torch)
         self.network, self.optimizer = network, optimizer
         if way != "non-private":
@@ -65,9 +70,13 @@ class TorchFit:
         self.network = samples.GradSampleModuleFastGradientClipping(
             self.network, loss_reduction="sum", max_grad_norm=clip, use_ghost_clipping=True
         )
-        self.optimizer = load("opacus.optimizers").DPOptimizerFastGradientClipping(self.optimizer, **options)
+        self.optimizer = load("opacus.optimizers").DPOptimizerFastGradientClipping(
+            self.optimizer, **options
+        )
         utils = load("opacus.utils.fast_gradient_clipping_utils")
-        self.criterion = utils.DPLossFastGradientClipping(self.network, self.optimizer, self.criterion, "sum")
+        self.criterion = utils.DPLossFastGradientClipping(
+            self.network, self.optimizer, self.criterion, "sum"
+        )
 
     def gradient(self, images: Any) -> None:
         """One forward and backward: clipped in the ghost way, per record with hooks."""
@@ -117,7 +126,9 @@ def _network(torch: Any, pixels: int, hidden: int, latent_dim: int) -> Any:
             super().__init__()
             self.encoder = nn.Sequential(nn.Linear(pixels, hidden), nn.Softplus())
             self.loc, self.log_scale = nn.Linear(hidden, latent_dim), nn.Linear(hidden, latent_dim)
-            self.decoder = nn.Sequential(nn.Linear(latent_dim, hidden), nn.Softplus(), nn.Linear(hidden, pixels))
+            self.decoder = nn.Sequential(
+                nn.Linear(latent_dim, hidden), nn.Softplus(), nn.Linear(hidden, pixels)
+            )
 
         def forward(self, images: Any) -> Any:
             features = self.encoder(images)

@@ -70,8 +70,12 @@ def _timing(timing: Timing) -> dict[str, Any]:
 def _commit() -> str:
     try:
         ask = ["git", "-C", str(ROOT)]
-        name = subprocess.run([*ask, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*ask, "status", "--porcelain", "src"], capture_output=True, text=True, check=True)
+        name = subprocess.run(
+            [*ask, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            [*ask, "status", "--porcelain", "src"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
@@ -93,10 +97,18 @@ def _machine() -> dict[str, Any]:
 def as_markdown(results: dict[str, Any]) -> str:
     """All of it: the bounds first, then each workload."""
     parts = ["# Benchmarks", _preface(results)]
-    if any(figure["bound"] for workload in results["workloads"].values() for figure in workload["figures"]):
+    if any(
+        figure["bound"]
+        for workload in results["workloads"].values()
+        for figure in workload["figures"]
+    ):
         parts += ["## Figures with a bound", bounds_table(results)]
     for name, workload in results["workloads"].items():
-        parts += [f"## {name}: {workload['title']}", figures_table(workload), timings_table(workload)]
+        parts += [
+            f"## {name}: {workload['title']}",
+            figures_table(workload),
+            timings_table(workload),
+        ]
         parts += [f"Skipped, {peer}: {reason}." for peer, reason in workload["skipped"].items()]
         parts.append(_measured(workload))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -120,16 +132,23 @@ def _measured(workload: dict[str, Any]) -> str:
 
 def bounds_table(results: dict[str, Any]) -> str:
     """Every figure that has a bound to keep."""
-    rows = ["| workload | figure | bound | measured | quartiles | of the fastest | |", "| --- " * 7 + "|"]
+    rows = [
+        "| workload | figure | bound | measured | quartiles | of the fastest | |",
+        "| --- " * 7 + "|",
+    ]
     for name, workload in results["workloads"].items():
         for figure in workload["figures"]:
             if figure["bound"]:
                 sign, limit = figure["bound"]
                 bound = f"{'≤' if sign == '<=' else '≥'} {number(limit)}{_unit(figure)}"
                 verdict = (
-                    "met" if figure["met"] else "**missed**" + (f": {why}" if (why := figure.get("reason")) else "")
+                    "met"
+                    if figure["met"]
+                    else "**missed**" + (f": {why}" if (why := figure.get("reason")) else "")
                 )
-                rows.append(f"| {name} | {figure['name']} | {bound} | {_cells(figure)} | {verdict} |")
+                rows.append(
+                    f"| {name} | {figure['name']} | {bound} | {_cells(figure)} | {verdict} |"
+                )
     return "\n".join(rows)
 
 
@@ -155,10 +174,13 @@ def timings_table(workload: dict[str, Any]) -> str:
 
 def floors_table(results: dict[str, Any]) -> str:
     """The least work of each step, and its time at this machine's best rates."""
-    rates = {figure["name"]: figure["value"] for figure in results["workloads"]["machine"]["figures"]}
+    rates = {
+        figure["name"]: figure["value"] for figure in results["workloads"]["machine"]["figures"]
+    }
     noise = results["workloads"]["noise"]
     normal = (
-        next(t["fastest_us"] for t in noise["timings"] if t["name"] == "JAX, threefry") / noise["facts"]["noise_bits"]
+        next(t["fastest_us"] for t in noise["timings"] if t["name"] == "JAX, threefry")
+        / noise["facts"]["noise_bits"]
     )
     rows = [
         "| workload | Mflop | at best | MB moved | at best | Mbit of noise | at threefry's rate | measured |",
@@ -171,7 +193,9 @@ def floors_table(results: dict[str, Any]) -> str:
         flops_us = floor["flops"] / rates["product, square"] / 1e3
         # Parameters and moments of these sizes stay in cache from one step to the next.
         bytes_us = floor["bytes"] / rates["triad, size of the VAE"] / 1e3
-        step = next(t["fastest_us"] for t in workload["timings"] if t["name"] == "discreet, Poisson")
+        step = next(
+            t["fastest_us"] for t in workload["timings"] if t["name"] == "discreet, Poisson"
+        )
         cells = (
             number(floor["flops"] / 1e6),
             duration(flops_us),
@@ -186,7 +210,9 @@ def floors_table(results: dict[str, Any]) -> str:
 
 
 def _cells(figure: dict[str, Any]) -> str:
-    quartile = f"{number(figure['low'])} to {number(figure['high'])}" if figure["low"] is not None else ""
+    quartile = (
+        f"{number(figure['low'])} to {number(figure['high'])}" if figure["low"] is not None else ""
+    )
     fastest = number(figure["of_fastest"]) if figure["of_fastest"] is not None else ""
     return f"{number(figure['value'])}{_unit(figure)} | {quartile} | {fastest}"
 

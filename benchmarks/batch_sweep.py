@@ -31,14 +31,20 @@ def measure(scale: Scale) -> list[Outcome]:
     architecture = dense() if not scale.tiny else dense(12, 3, 20)
     problem = auto_encoder(architecture, scale.size(RECORDS, 4))
     sizes = SIZES if not scale.tiny else (4,)
-    outcome = Outcome("batch-sweep", "time of a step against the batch size, VAE with 688,884 parameters")
+    outcome = Outcome(
+        "batch-sweep", "time of a step against the batch size, VAE with 688,884 parameters"
+    )
     outcome.facts["sizes"] = list(sizes)
     for size in sizes:
         steps = scale.steps(math.ceil(60 * min(1.0, 64 / size)))
         programs = [
             NonPrivateFit(problem, size, steps).program(_name("NumPyro, not private", size)),
-            PrivateFit(problem, dp.FixedSizeSampling(size), steps).program(_name("discreet, fixed size", size)),
-            PrivateFit(problem, problem.poisson(size), steps).program(_name("discreet, Poisson", size)),
+            PrivateFit(problem, dp.FixedSizeSampling(size), steps).program(
+                _name("discreet, fixed size", size)
+            ),
+            PrivateFit(problem, problem.poisson(size), steps).program(
+                _name("discreet, Poisson", size)
+            ),
         ]
         outcome.timings += alternate(programs, min(scale.rounds, 7))
         over, under = _name("discreet, Poisson", size), _name("NumPyro, not private", size)
@@ -64,7 +70,13 @@ def plot(workload: dict[str, Any], path: Path) -> None:
         sizes = workload["facts"]["sizes"]
         medians = {timing["name"]: timing["median_us"] / 1e3 for timing in workload["timings"]}
         for (side, label), marker in zip(SIDES.items(), "so^", strict=True):
-            axes.plot(sizes, [medians[_name(side, size)] for size in sizes], marker=marker, markersize=4, label=label)
+            axes.plot(
+                sizes,
+                [medians[_name(side, size)] for size in sizes],
+                marker=marker,
+                markersize=4,
+                label=label,
+            )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])

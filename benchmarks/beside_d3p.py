@@ -1,15 +1,19 @@
 """d3p's own programs beside ours: each runs as it is, by d3p and by discreet's interface of d3p's names.
 
-    python -m benchmarks.beside_d3p CHECKOUT [--python PYTHON] [--only tests,noise,examples] [--epochs 20]
+    python -m benchmarks.beside_d3p CHECKOUT [--python PYTHON] [--only tests,noise,examples]
+    [--epochs 20]
 
-CHECKOUT is a clone of github.com/DPBayes/d3p. PYTHON is an interpreter with what d3p needs, for the side of d3p; without it this
-one is tried, and if d3p does not import there, its side is skipped with the reason. d3p 8c978db runs on Python 3.11 with
+CHECKOUT is a clone of github.com/DPBayes/d3p. PYTHON is an interpreter with what d3p needs, for the
+side of d3p; without it this one is tried, and if d3p does not import there, its side is skipped
+with the reason. d3p 8c978db runs on Python 3.11 with
 
-    pip install jax==0.4.13 jaxlib==0.4.13 numpyro==0.11.0 'numpy<1.26' 'scipy<1.12' 'jax-chacha-prng<2' 'fourier-accountant<1'
+    pip install jax==0.4.13 jaxlib==0.4.13 numpyro==0.11.0 'numpy<1.26' 'scipy<1.12'
+    'jax-chacha-prng<2' 'fourier-accountant<1'
 
-A side is a temporary folder with copies of d3p's tests and examples, and beside them a package `d3p`: a copy of d3p's, or a file
-that gives our modules its names. Each test that fails on our side needs a reason in `REASONS`, which says by what error it is
-known: a test that fails without one, or by another error, ends the program with status 1.
+A side is a temporary folder with copies of d3p's tests and examples, and beside them a package
+`d3p`: a copy of d3p's, or a file that gives our modules its names. Each test that fails on our side
+needs a reason in `REASONS`, which says by what error it is known: a test that fails without one, or
+by another error, ends the program with status 1.
 """
 
 from __future__ import annotations
@@ -45,8 +49,8 @@ REASONS = {
     r"DebugRNGSuiteTests.test_uniform: AssertionError": "JAX draws other numbers from the test's seed than in 2023",
 }
 
-# Our modules by d3p's names. A name that d3p's tests import and that is not here refuses where it is called, so that the other
-# tests of the file run. NumPy 2 has no `alltrue`, which the tests use.
+# Our modules by d3p's names. A name that d3p's tests import and that is not here refuses where it
+# is called, so that the other tests of the file run. NumPy 2 has no `alltrue`, which the tests use.
 NAMES = """
 import sys
 import jax.numpy, numpy
@@ -69,7 +73,8 @@ for library in (numpy, jax.numpy):
         library.alltrue = library.all
 """
 
-# For any Python that d3p runs on: every test's name with its error, which is empty for one that passed.
+# For any Python that d3p runs on: every test's name with its error, which is empty for one that
+# passed.
 RUN_TESTS = """
 import json, sys, unittest
 class Kept(unittest.TestResult):
@@ -102,18 +107,30 @@ json.dump(found, open(sys.argv[1], "w"))
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what was asked for; the exit status is 1 if a test fails on our side without a reason, or an example fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path, help="a clone of github.com/DPBayes/d3p")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that has what d3p needs (this one)")
+    parser.add_argument(
+        "--python", default=sys.executable, help="an interpreter that has what d3p needs (this one)"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="some of %(default)s")
-    parser.add_argument("--epochs", type=int, default=20, help="of each example, 10 or more (%(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="of each example, 10 or more (%(default)s)"
+    )
     options = parser.parse_args(arguments)
     asked = options.only.split(",")
     if unknown := sorted(set(asked) - set(PARTS)):
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    missing = [name for name in ("d3p/svi.py", "tests", "examples") if not (options.checkout / name).exists()]
+    missing = [
+        name
+        for name in ("d3p/svi.py", "tests", "examples")
+        if not (options.checkout / name).exists()
+    ]
     if missing:
-        print(f"Skipped: {options.checkout} has no {missing[0]}. Pass a clone of github.com/DPBayes/d3p.")
+        print(
+            f"Skipped: {options.checkout} has no {missing[0]}. Pass a clone of github.com/DPBayes/d3p."
+        )
         return 0
     with tempfile.TemporaryDirectory() as folder:
         sides = {OURS: our_side(options.checkout, Path(folder, OURS))}
@@ -145,7 +162,9 @@ class Side:
     def run(self, *arguments: Any) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
         command = [self.python, *map(str, arguments)]
-        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
 
     def answer(self, program: str) -> dict[str, Any]:
         """What a program writes into the file that it is given."""
@@ -159,7 +178,9 @@ class Side:
 
 def last_line(text: str) -> str:
     """The last line that has words, which is a traceback's error."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+    return next(
+        (line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message"
+    )
 
 
 def our_side(checkout: Path, folder: Path) -> Side:
@@ -191,18 +212,33 @@ def their_side(checkout: Path, folder: Path, python: str) -> tuple[Side | None, 
 def compare_tests(found: dict[str, dict[str, str]]) -> int:
     """Print how many of d3p's tests pass on each side, and why others fail on ours; return how many have no reason."""
     for name, outcomes in found.items():
-        print(f"{name}: {sum(not error for error in outcomes.values())} of d3p's {len(outcomes)} tests pass")
+        print(
+            f"{name}: {sum(not error for error in outcomes.values())} of d3p's {len(outcomes)} tests pass"
+        )
     reasons: Counter[str] = Counter()
     unexplained = []
     for test, error in found[OURS].items():
         if not error:
             continue
-        known = next((reason for pattern, reason in REASONS.items() if re.search(pattern, f"{test}: {error}")), None)
+        known = next(
+            (
+                reason
+                for pattern, reason in REASONS.items()
+                if re.search(pattern, f"{test}: {error}")
+            ),
+            None,
+        )
         reasons.update([known] if known else [])
         unexplained += [] if known else [f"  {test}: {last_line(error)}"]
     for reason, count in reasons.most_common():
         print(f"  {count:3} fail: {reason}")
-    print("\n".join(["Without a reason:", *unexplained] if unexplained else ["  every failure has its reason"]))
+    print(
+        "\n".join(
+            ["Without a reason:", *unexplained]
+            if unexplained
+            else ["  every failure has its reason"]
+        )
+    )
     return len(unexplained)
 
 
@@ -220,9 +256,17 @@ def run_example(name: str, sides: dict[str, Side], epochs: int) -> int:
         started = time.perf_counter()
         done = place.run(Path("examples", f"{name}.py"), "-n", epochs)
         seconds = time.perf_counter() - started
-        print(f"{name}, {epochs} epochs, {side}: {seconds:.0f} s, exit status {done.returncode}", flush=True)
+        print(
+            f"{name}, {epochs} epochs, {side}: {seconds:.0f} s, exit status {done.returncode}",
+            flush=True,
+        )
         lines = [line for line in done.stdout.splitlines() if line.strip()][-6:]
-        print("\n".join(f"    {line}" for line in (lines if done.returncode == 0 else [last_line(done.stderr)])))
+        print(
+            "\n".join(
+                f"    {line}"
+                for line in (lines if done.returncode == 0 else [last_line(done.stderr)])
+            )
+        )
         failed += done.returncode != 0 and side == OURS
     return failed
 

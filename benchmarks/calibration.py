@@ -45,7 +45,9 @@ def measure(scale: Scale) -> list[Outcome]:
     """Seconds, and the noise that each finds."""
     found: dict[str, float] = {}
     programs = [_keeping(found, "discreet", ours), _keeping(found, "dp_accounting, PLD", theirs)]
-    outcome = Outcome("calibration", f"noise for epsilon {EPSILON:g}, delta {DELTA:g}, q {RATE}, {STEPS:,} steps")
+    outcome = Outcome(
+        "calibration", f"noise for epsilon {EPSILON:g}, delta {DELTA:g}, q {RATE}, {STEPS:,} steps"
+    )
     outcome.timings = alternate(programs, min(scale.rounds, 5))
     outcome.compare("discreet / dp_accounting, seconds", "discreet", "dp_accounting, PLD")
     outcome.facts["noise_multiplier"] = found

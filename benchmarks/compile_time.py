@@ -15,7 +15,9 @@ SIDES = {"private": "discreet, Poisson", "non-private": "NumPyro, not private"}
 
 def measure(scale: Scale) -> list[Outcome]:
     """Seconds to trace and compile, private and not, in turn."""
-    outcome = Outcome("compile-time", "time to trace and compile, each in a fresh process without a cache")
+    outcome = Outcome(
+        "compile-time", "time to trace and compile, each in a fresh process without a cache"
+    )
     rounds = 1 if scale.tiny else min(scale.rounds, 3)
     sizes = {"vae": (128, 60_000), "logistic": (scale.size(500, 6), scale.size(50_000, 6))}
     problems = ("logistic",) if scale.tiny else tuple(BOUNDS)
@@ -29,10 +31,17 @@ def measure(scale: Scale) -> list[Outcome]:
                 if side == "private":
                     starts.append(answer["init_seconds"])
         timings = {side: Timing(f"{problem}: {SIDES[side]}", seconds[side], 1) for side in SIDES}
-        outcome.timings += [*timings.values(), Timing(f"{problem}: DPSVI and its init, before that", starts, 1)]
+        outcome.timings += [
+            *timings.values(),
+            Timing(f"{problem}: DPSVI and its init, before that", starts, 1),
+        ]
         low, middle, high = quartiles(seconds["private"])
-        outcome.figures.append(Figure(f"{problem}: compile", middle, "s", ("<=", BOUNDS[problem]), low, high))
-        outcome.figures.append(ratio(f"{problem}: private / not private", timings["private"], timings["non-private"]))
+        outcome.figures.append(
+            Figure(f"{problem}: compile", middle, "s", ("<=", BOUNDS[problem]), low, high)
+        )
+        outcome.figures.append(
+            ratio(f"{problem}: private / not private", timings["private"], timings["non-private"])
+        )
     return [outcome]
 
 

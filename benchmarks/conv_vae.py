@@ -41,8 +41,13 @@ def measure(scale: Scale) -> list[Outcome]:
         fixed.program("discreet, fixed size"),
         slow.program("reference engine", "vmap of the gradient; the rest of the step is ours"),
     ]
-    outcome.timings = alternate([*programs, *parts_of(problem, sampling, private, scale)], min(scale.rounds, 5))
-    ours, best = "discreet, Poisson", min((SINGLE, LOOP), key=lambda name: outcome.timing(name).median)
+    outcome.timings = alternate(
+        [*programs, *parts_of(problem, sampling, private, scale)], min(scale.rounds, 5)
+    )
+    ours, best = (
+        "discreet, Poisson",
+        min((SINGLE, LOOP), key=lambda name: outcome.timing(name).median),
+    )
     outcome.compare("private / NumPyro, not private, the quicker way", ours, best, ("<=", 2.0))
     outcome.compare("private / NumPyro in a loop", ours, LOOP)
     outcome.compare("batches of one size / NumPyro, the quicker way", "discreet, fixed size", best)
@@ -51,7 +56,9 @@ def measure(scale: Scale) -> list[Outcome]:
         "num_parameters": architecture.num_parameters,
         "batch_size": batch_size,
         "rows_compiled_for": sampling.capacity(problem.num_records),
-        "losses_finite": bool(abs(private.losses).max() < math.inf and abs(single.losses).max() < math.inf),
+        "losses_finite": bool(
+            abs(private.losses).max() < math.inf and abs(single.losses).max() < math.inf
+        ),
         "floor": floor_of_network(architecture, batch_size),
     }
     return [outcome]

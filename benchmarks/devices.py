@@ -3,11 +3,12 @@
 python -m benchmarks.devices
 python -m benchmarks.devices --processes 2
 
-Four devices of one process: logistic regressions of 5,000 and of 50 columns in Poisson batches, and one in full batches.
-Processes, each of which works on as many records as one device does without a mesh: the auto-encoder of d3p's Table 2, and a
-small regression. Each process makes both fits in turn, and a step's time is the difference of a long and a short run, so that
-what a fit does once is not in it. Not among the workloads of `python -m benchmarks`: the number of devices is that of a whole
-process.
+Four devices of one process: logistic regressions of 5,000 and of 50 columns in Poisson batches, and
+one in full batches. Processes, each of which works on as many records as one device does without a
+mesh: the auto-encoder of d3p's Table 2, and a small regression. Each process makes both fits in
+turn, and a step's time is the difference of a long and a short run, so that what a fit does once is
+not in it. Not among the workloads of `python -m benchmarks`: the number of devices is that of a
+whole process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import time
 from typing import Any
 
 if __name__ == "__main__" and len(sys.argv) == 1:
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    )
 
 import jax
 
@@ -67,7 +70,10 @@ def over_devices() -> None:
         rounds = [(seconds(one), seconds(four)) for _ in range(ROUNDS)]
         ratio = statistics.median(b / a for a, b in rounds)
         alone, spread = (1e3 * min(x) / steps for x in zip(*rounds, strict=True))
-        print(f"{name}: {alone:.3g} ms on one device, {spread:.3g} ms on four, ratio {ratio:.3g}", flush=True)
+        print(
+            f"{name}: {alone:.3g} ms on one device, {spread:.3g} ms on four, ratio {ratio:.3g}",
+            flush=True,
+        )
 
 
 def over_processes(coordinator: str, count: int, index: int) -> None:
@@ -95,12 +101,16 @@ def over_processes(coordinator: str, count: int, index: int) -> None:
         with Processes(started.mesh).joined() as processes:
             rate = dp.PoissonSampling(batch / records)
             alone = PrivateFit(problem(records), rate, steps, relation=relation)
-            together = over(PrivateFit(problem(count * records), rate, steps, relation=relation), started.mesh)
+            together = over(
+                PrivateFit(problem(count * records), rate, steps, relation=relation), started.mesh
+            )
             rounds = []
             for turn in range(ROUNDS + 1):
                 times = []
                 for fit, which in ((alone, Processes()), (together, processes)):
-                    long, short = (seconds(fit, steps=n, processes=which) for n in (3 * steps, steps))
+                    long, short = (
+                        seconds(fit, steps=n, processes=which) for n in (3 * steps, steps)
+                    )
                     times.append((long - short) / (2 * steps))
                 if turn:  # the first one compiles
                     rounds.append(times)
@@ -126,8 +136,18 @@ def main() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             where = f"127.0.0.1:{free.getsockname()[1]}"
-        command = [sys.executable, "-m", "benchmarks.devices", *sys.argv[1:], "--coordinator", where, "--index"]
-        for child in [subprocess.Popen([*command, str(index)]) for index in range(chosen.processes)]:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.devices",
+            *sys.argv[1:],
+            "--coordinator",
+            where,
+            "--index",
+        ]
+        for child in [
+            subprocess.Popen([*command, str(index)]) for index in range(chosen.processes)
+        ]:
             child.wait()
 
 

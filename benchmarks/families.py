@@ -1,8 +1,8 @@
 """How often the 90 % intervals of `dp.regress` hold the truth that drew a table, for each family.
 
-`python -m benchmarks.families` prints a line for each family, number of records and ε: the share of intervals that hold, of
-coefficients and of other latents. Arguments: names of families; --fits 6, --records 2000 20000, --epsilon 0.5 3; --groups adds
-effects of ten clinics, (1 | clinic).
+`python -m benchmarks.families` prints a line for each family, number of records and ε: the share of
+intervals that hold, of coefficients and of other latents. Arguments: names of families; --fits 6,
+--records 2000 20000, --epsilon 0.5 3; --groups adds effects of ten clinics, (1 | clinic).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ Drawn = tuple[dict[str, Any], Column | tuple[Column, ...], str, dict[str, float]
 RANKS = ("none", "mild", "severe", "worst")
 
 
-def predictors(rng: np.random.Generator, size: int) -> tuple[dict[str, Any], np.ndarray, dict[str, float]]:
+def predictors(
+    rng: np.random.Generator, size: int
+) -> tuple[dict[str, Any], np.ndarray, dict[str, float]]:
     """Columns, the predictor without its constant, and the coefficients."""
     age = rng.normal(45, 12, size).clip(20, 80)
     dose = rng.exponential(1.0, size).clip(0, 6)
@@ -52,20 +54,26 @@ def _count(most: int) -> Column:
     return Column(name="y", kind=Kind.COUNT, bounds=(0, most), out_of_bounds="clip")  # type: ignore[arg-type]
 
 
-def _bernoulli(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _bernoulli(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     yes = rng.random(len(eta)) < 1 / (1 + np.exp(0.5 - eta))
     column = Column(name="y", kind=Kind.BINARY, categories=("no", "yes"))
     return cells | {"y": np.where(yes, "yes", "no")}, column, "y", constant(-0.5, truth)
 
 
-def _binomial(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _binomial(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     trials = rng.integers(1, 9, len(eta))
     y = rng.binomial(trials, 1 / (1 + np.exp(0.5 - eta)))
     columns = (_count(8), Column(name="trials", kind=Kind.COUNT, bounds=(1, 8)))
     return cells | {"y": y, "trials": trials}, columns, "prop(y, trials)", constant(-0.5, truth)
 
 
-def _categorical(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _categorical(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     logits = np.stack([eta, -eta, 0 * eta], axis=1)
     y = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     found = {}
@@ -76,7 +84,9 @@ def _categorical(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarra
     return cells | {"y": np.array(["a", "b", "c"])[y]}, column, "y", found
 
 
-def _cumulative(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _cumulative(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     cuts = np.array([-1.0, 0.5, 1.8])
     y = ((eta + rng.logistic(size=len(eta)))[:, None] > cuts).sum(axis=1)
     shift = constant(0.0, truth)["Intercept"]
@@ -86,43 +96,57 @@ def _cumulative(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray
     return cells | {"y": np.array(RANKS)[y]}, column, "y", found
 
 
-def _gaussian(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _gaussian(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = (30 + 10 * (eta + rng.normal(size=len(eta)))).clip(-20, 80)
     found = {name: 10 * value for name, value in truth.items()}
     column = Column(name="y", kind=Kind.REAL, bounds=(-20, 80))
     return cells | {"y": y}, column, "y", constant(30.0, found) | {"sigma": 10.0}
 
 
-def _student(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _student(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = (30 + 10 * (eta + 0.7 * rng.standard_t(4, len(eta)))).clip(-100, 160)
     found = {name: 10 * value for name, value in truth.items()}
     column = Column(name="y", kind=Kind.REAL, bounds=(-100, 160))
     return cells | {"y": y}, column, "y", constant(30.0, found) | {"sigma": 7.0, "nu": 3.0}
 
 
-def _gamma(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _gamma(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = (np.exp(2 + eta) / 2 * rng.gamma(2.0, size=len(eta))).clip(0.01, 200)
     column = Column(name="y", kind=Kind.REAL, bounds=(0.01, 200))
     return cells | {"y": y}, column, "y", constant(2.0, truth) | {"shape": 2.0}
 
 
-def _beta(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _beta(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     mean = 1 / (1 + np.exp(0.5 - eta))
     y = rng.beta(6 * mean, 6 * (1 - mean)).clip(0.001, 0.999)
     column = Column(name="y", kind=Kind.REAL, bounds=(0.001, 0.999))
     return cells | {"y": y}, column, "y", constant(-0.5, truth) | {"precision": 6.0}
 
 
-def _poisson(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _poisson(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     return cells | {"y": rng.poisson(np.exp(0.7 + eta))}, _count(100), "y", constant(0.7, truth)
 
 
-def _negbinomial(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _negbinomial(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = rng.poisson(np.exp(0.7 + eta) * rng.gamma(1.5, 1 / 1.5, len(eta)))
     return cells | {"y": y}, _count(100), "y", constant(0.7, truth) | {"concentration": 1.5}
 
 
-def _inflated(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _inflated(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = rng.poisson(np.exp(0.9 + eta)) * (rng.random(len(eta)) > 0.3)
     return cells | {"y": y}, _count(100), "y", constant(0.9, truth) | {"zero": 0.3}
 
@@ -130,8 +154,15 @@ def _inflated(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, 
 def _inflated_scattered(
     rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
 ) -> Drawn:
-    y = rng.poisson(np.exp(1.2 + eta) * rng.gamma(3.0, 1 / 3.0, len(eta))) * (rng.random(len(eta)) > 0.3)
-    return cells | {"y": y}, _count(200), "y", constant(1.2, truth) | {"zero": 0.3, "concentration": 3.0}
+    y = rng.poisson(np.exp(1.2 + eta) * rng.gamma(3.0, 1 / 3.0, len(eta))) * (
+        rng.random(len(eta)) > 0.3
+    )
+    return (
+        cells | {"y": y},
+        _count(200),
+        "y",
+        constant(1.2, truth) | {"zero": 0.3, "concentration": 3.0},
+    )
 
 
 def _above_zero(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
@@ -141,7 +172,9 @@ def _above_zero(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
     return y
 
 
-def _hurdle(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _hurdle(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = _above_zero(rng, np.exp(0.9 + eta)) * (rng.random(len(eta)) > 0.4)
     return cells | {"y": y}, _count(100), "y", constant(0.9, truth) | {"zero": 0.4}
 
@@ -153,7 +186,12 @@ def _hurdle_scattered(
     while (none := y == 0).any():
         y[none] = rng.poisson(np.exp(1.2 + eta[none]) * rng.gamma(3.0, 1 / 3.0, none.sum()))
     y = y * (rng.random(len(eta)) > 0.4)
-    return cells | {"y": y}, _count(200), "y", constant(1.2, truth) | {"zero": 0.4, "concentration": 3.0}
+    return (
+        cells | {"y": y},
+        _count(200),
+        "y",
+        constant(1.2, truth) | {"zero": 0.4, "concentration": 3.0},
+    )
 
 
 def _times(rng: np.random.Generator, cells: dict[str, Any], times: np.ndarray) -> dict[str, Any]:
@@ -168,12 +206,16 @@ _TIME = (
 )
 
 
-def _weibull(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _weibull(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     times = np.exp(3 + eta) * rng.weibull(1.5, len(eta))
     return _times(rng, cells, times), _TIME, "Surv(y, dead)", constant(3.0, truth) | {"shape": 1.5}
 
 
-def _piecewise(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _piecewise(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     logs = np.array([0.0, 0.3, 0.5, 0.2, 0.0, -0.3])
     hazards = np.exp(-3.2 + logs)
     left = rng.exponential(size=len(eta)) * np.exp(-eta)
@@ -210,7 +252,9 @@ def drawn(
 ) -> tuple[str, dict[str, Any], Schema, dict[str, float]]:
     """A formula, a table that was drawn from a family, its schema, and the truth by the result's names."""
     cells, eta, truth = predictors(rng, size)
-    clinic = rng.choice(NUM_CLINICS, size, p=np.arange(1, NUM_CLINICS + 1) / np.arange(1, NUM_CLINICS + 1).sum())
+    clinic = rng.choice(
+        NUM_CLINICS, size, p=np.arange(1, NUM_CLINICS + 1) / np.arange(1, NUM_CLINICS + 1).sum()
+    )
     if groups:
         eta = eta + rng.normal(0, 0.5, NUM_CLINICS)[clinic]
     table, columns, left, truth = FAMILIES[family](rng, cells, eta, truth)
@@ -227,7 +271,11 @@ def drawn(
         features = (*features, Column(name="clinic", kind=Kind.CATEGORICAL, categories=clinics))
         right += " + (1 | clinic)"
         # Ten clinics tell little of their mean.
-        truth = {name: value for name, value in truth.items() if "Intercept" not in name and "threshold" not in name}
+        truth = {
+            name: value
+            for name, value in truth.items()
+            if "Intercept" not in name and "threshold" not in name
+        }
     return f"{left} ~ {right}", table, Schema(columns=(*described, *features), each_row=True), truth
 
 
@@ -235,7 +283,9 @@ def fitted(family: str, formula: str, table: Any, schema: Schema, epsilon: float
     """One fit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return dp.regress(formula, table, schema, family=family, epsilon=epsilon, delta=1e-6, progress_bar=False)
+        return dp.regress(
+            formula, table, schema, family=family, epsilon=epsilon, delta=1e-6, progress_bar=False
+        )
 
 
 def main() -> None:
@@ -249,12 +299,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     print(
-        f"{'family':26} {'N':>6} {'eps':>5} hold of      missed (misses)                verdicts     s/fit", flush=True
+        f"{'family':26} {'N':>6} {'eps':>5} hold of      missed (misses)                verdicts     s/fit",
+        flush=True,
     )
     for family in asked.families:
         for size in asked.records:
             for epsilon in asked.epsilon:
-                print(_line(family, size, epsilon, asked.fits, asked.seed, asked.groups), flush=True)
+                print(
+                    _line(family, size, epsilon, asked.fits, asked.seed, asked.groups), flush=True
+                )
 
 
 def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: bool) -> str:
@@ -267,7 +320,10 @@ def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: 
         formula, table, schema, truth = drawn(family, rng, size, groups)
         result = fitted(family, formula, table, schema, epsilon)
         if family == "categorical":
-            mean = {of: sum(truth[f"{x}: {of}"] for x in "abc") / 3 for of in (n[3:] for n in truth if n[0] == "a")}
+            mean = {
+                of: sum(truth[f"{x}: {of}"] for x in "abc") / 3
+                for of in (n[3:] for n in truth if n[0] == "a")
+            }
             truth = {name: value - mean[name[3:]] for name, value in truth.items()}
         interval = result.interval
         for name, value in truth.items():

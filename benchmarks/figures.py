@@ -2,13 +2,15 @@
 
 python -m benchmarks.figures [--quick]
 
-Each workload is a list of questions. discreet answers all by one `dp.describe`. The others answer each by a call of its own, with
-an equal share of the budget: diffprivlib a share of epsilon (Laplace noise), OpenDP (Polars) a share of the zero-concentrated
-budget that implies (epsilon, delta), with values centred between the bounds, the better way. diffprivlib takes the exact number
+Each workload is a list of questions. discreet answers all by one `dp.describe`. The others answer
+each by a call of its own, with an equal share of the budget: diffprivlib a share of epsilon
+(Laplace noise), OpenDP (Polars) a share of the zero-concentrated budget that implies (epsilon,
+delta), with values centred between the bounds, the better way. diffprivlib takes the exact number
 of values for public, and of groups as well, so that its groups cost their budget once.
 
-A figure is the root mean square error over the draws of a question's answer against the table's own, over that of a rival. A
-half-width is half of the length of our 95 % intervals; that of the Laplace mechanism is the 95 % quantile of its errors.
+A figure is the root mean square error over the draws of a question's answer against the table's
+own, over that of a rival. A half-width is half of the length of our 95 % intervals; that of the
+Laplace mechanism is the 95 % quantile of its errors.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ SCHEMA = Schema(
     columns=(
         *(Column(name=name, kind=Kind.COUNT, bounds=bounds) for name, bounds in BOUNDS.items()),
         *(
-            Column(name=name, kind=Kind.BINARY if len(labels) == 2 else Kind.CATEGORICAL, categories=labels)
+            Column(
+                name=name,
+                kind=Kind.BINARY if len(labels) == 2 else Kind.CATEGORICAL,
+                categories=labels,
+            )
             for name, labels in LEVELS.items()
         ),
     )
@@ -100,14 +106,18 @@ class Ours:
 
     def __init__(self, table: pyarrow.Table, questions: tuple[Question, ...]) -> None:
         named = {name for _, *columns in questions for name in columns}
-        self.schema = dataclasses.replace(SCHEMA, columns=tuple(x for x in SCHEMA.columns if x.name in named))
+        self.schema = dataclasses.replace(
+            SCHEMA, columns=tuple(x for x in SCHEMA.columns if x.name in named)
+        )
         self.table = table
         self.by = sorted({columns[1] for kind, *columns in questions if kind == "mean by"})
         self.questions = questions
 
     def draw(self) -> tuple[Answers, dict[Question, tuple[np.ndarray, np.ndarray]]]:
         """Answers, and the ends of their intervals."""
-        quantiles = sorted({float(columns[1]) for kind, *columns in self.questions if kind == "quantile"})
+        quantiles = sorted(
+            {float(columns[1]) for kind, *columns in self.questions if kind == "quantile"}
+        )
         found = dp.describe(
             self.table,
             self.schema,
@@ -131,7 +141,9 @@ class Ours:
         if kind == "count":
             return [found.num_records]
         if kind == "mean by":
-            return [group.columns[columns[0]].mean for group in found.groups if group.by == columns[1]]
+            return [
+                group.columns[columns[0]].mean for group in found.groups if group.by == columns[1]
+            ]
         own = found.columns[columns[0]]
         if kind == "mean":
             return [own.mean]
@@ -163,7 +175,9 @@ def diffprivlib(table: pyarrow.Table, questions: tuple[Question, ...]) -> Callab
         if kind == "deviation":
             return np.array([tools.std(values, epsilon=each, bounds=bounds)])
         if kind == "quantile":
-            return np.array([tools.quantile(values, float(columns[1]), epsilon=each, bounds=bounds)])
+            return np.array(
+                [tools.quantile(values, float(columns[1]), epsilon=each, bounds=bounds)]
+            )
         keys = table[columns[1]].to_numpy()
         groups = [values[keys == label] for label in LEVELS[columns[1]]]
         return np.array([tools.mean(group, epsilon=each, bounds=bounds) for group in groups])
@@ -183,13 +197,18 @@ def opendp(table: pyarrow.Table, questions: tuple[Question, ...]) -> Callable[[]
     margin = library.polars.Margin
     # The keys of groups are public, as ours are.
     groups = [
-        margin(by=[name], max_length=10**6, max_groups=len(levels), invariant="keys") for name, levels in LEVELS.items()
+        margin(by=[name], max_length=10**6, max_groups=len(levels), invariant="keys")
+        for name, levels in LEVELS.items()
     ]
 
     def numbers(name: str) -> tuple[Any, float, float]:
         low, high = BOUNDS[name]
         middle = (low + high) / 2
-        return polars.col(name).cast(float).fill_nan(middle).fill_null(middle) - middle, middle, (high - low) / 2
+        return (
+            polars.col(name).cast(float).fill_nan(middle).fill_null(middle) - middle,
+            middle,
+            (high - low) / 2,
+        )
 
     def answer(context: Any, question: Question, means: Answers) -> np.ndarray:
         kind, *columns = question
@@ -203,16 +222,34 @@ def opendp(table: pyarrow.Table, questions: tuple[Question, ...]) -> Callable[[]
             return shares / shares.sum()
         centred, middle, half = numbers(columns[0])
         if kind == "mean":
-            return middle + query.select(centred.dp.mean((-half, half))).release().collect().to_numpy()[0]
+            return (
+                middle
+                + query.select(centred.dp.mean((-half, half))).release().collect().to_numpy()[0]
+            )
         if kind == "deviation":
-            squares = query.select((centred * centred).dp.mean((0.0, half * half))).release().collect().to_numpy()[0]
+            squares = (
+                query.select((centred * centred).dp.mean((0.0, half * half)))
+                .release()
+                .collect()
+                .to_numpy()[0]
+            )
             return np.sqrt(np.maximum(0, squares - (means["mean", columns[0]] - middle) ** 2))
         if kind == "quantile":
             low, high = BOUNDS[columns[0]]
             values = polars.col(columns[0]).cast(float).fill_nan(low).fill_null(low)
             candidates = [float(value) for value in np.arange(low, high + 1)]
-            return query.select(values.dp.quantile(float(columns[1]), candidates)).release().collect().to_numpy()[0]
-        found = query.group_by(columns[1]).agg(centred.dp.mean((-half, half)).alias("mean")).release().collect()
+            return (
+                query.select(values.dp.quantile(float(columns[1]), candidates))
+                .release()
+                .collect()
+                .to_numpy()[0]
+            )
+        found = (
+            query.group_by(columns[1])
+            .agg(centred.dp.mean((-half, half)).alias("mean"))
+            .release()
+            .collect()
+        )
         by_key = dict(zip(found[columns[1]], found["mean"], strict=True))
         return middle + np.array([by_key[label] for label in LEVELS[columns[1]]])
 
@@ -242,14 +279,18 @@ def measure(scale: Scale) -> list[Outcome]:
 
 
 def _one(name: str, questions: tuple[Question, ...], table: pyarrow.Table, scale: Scale) -> Outcome:
-    outcome = Outcome(f"figures-{name.replace(' ', '-')}", f"{name} of {len(table):,} rows, ε = {EPSILON:g}")
+    outcome = Outcome(
+        f"figures-{name.replace(' ', '-')}", f"{name} of {len(table):,} rows, ε = {EPSILON:g}"
+    )
     draws = scale.size(scale.steps(DRAWS), 10)
     right = {question: truth(table, question) for question in questions}
     ours = Ours(table, questions)
     held: dict[Question, list[float]] = {question: [] for question in questions}
     widths: dict[Question, list[float]] = {question: [] for question in questions}
     seconds = []
-    errors: dict[str, dict[Question, list[np.ndarray]]] = {"discreet": {question: [] for question in questions}}
+    errors: dict[str, dict[Question, list[np.ndarray]]] = {
+        "discreet": {question: [] for question in questions}
+    }
     for _ in range(draws):
         started = time.process_time()
         answers, ends = ours.draw()
@@ -257,7 +298,9 @@ def _one(name: str, questions: tuple[Question, ...], table: pyarrow.Table, scale
         for question in questions:
             low, high = ends[question]
             errors["discreet"][question].append(answers[question] - right[question])
-            held[question].append(float(((low <= right[question]) & (right[question] <= high)).mean()))
+            held[question].append(
+                float(((low <= right[question]) & (right[question] <= high)).mean())
+            )
             widths[question].append(float(((high - low) / 2).mean()))
     outcome.timings.append(Timing("discreet", seconds, 1, "processor time of all questions"))
     for rival, build in RIVALS.items():
@@ -298,19 +341,25 @@ def _add_figures(
             # A quantile among whole numbers can be right in every draw.
             if error > 0:
                 bound = ("<=", ASKED[name]) if rival == asked and name in ASKED else None
-                outcome.figures.append(Figure(f"{words}: error, discreet / {rival}", own / error, bound=bound))
+                outcome.figures.append(
+                    Figure(f"{words}: error, discreet / {rival}", own / error, bound=bound)
+                )
         if name in WIDTHS and "diffprivlib" in errors:
             sure = float(np.quantile(np.abs(errors["diffprivlib"][question]), LEVEL))
             wide = statistics.mean(widths[question]) / sure
             outcome.figures.append(
-                Figure(f"{words}: half-width, discreet / diffprivlib", wide, bound=("<=", WIDTHS[name]))
+                Figure(
+                    f"{words}: half-width, discreet / diffprivlib", wide, bound=("<=", WIDTHS[name])
+                )
             )
     coverage = 100 * statistics.mean(x for own in held.values() for x in own)
     outcome.figures.append(Figure(f"{100 * LEVEL:g} % intervals that hold", coverage, "%"))
     for rival, count in nearer.items():
         if rival != "discreet" and len(held) > 1:
             bound = (">=", MOST_OF_TEN) if name == "ten questions" else None
-            outcome.figures.append(Figure(f"questions with an error of at most that of {rival}", count, bound=bound))
+            outcome.figures.append(
+                Figure(f"questions with an error of at most that of {rival}", count, bound=bound)
+            )
 
 
 def _root_mean_square(errors: list[np.ndarray]) -> float:
@@ -322,7 +371,9 @@ def _table(scale: Scale) -> pyarrow.Table:
     if scale.tiny:
         rng = np.random.default_rng(0)
         numbers = {name: np.round(rng.uniform(*bounds, 2_000)) for name, bounds in BOUNDS.items()}
-        return pyarrow.table({**numbers, **{name: rng.choice(levels, 2_000) for name, levels in LEVELS.items()}})
+        return pyarrow.table(
+            {**numbers, **{name: rng.choice(levels, 2_000) for name, levels in LEVELS.items()}}
+        )
     folders = [Path(os.environ.get("DISCREET_DATA", ".")), _results.ROOT.parent / "shared" / "data"]
     found = next((path for folder in folders if (path := folder / "adult.csv.gz").is_file()), None)
     if found is None:

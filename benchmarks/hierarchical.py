@@ -2,10 +2,10 @@
 
 python -m benchmarks.hierarchical
 
-Two steps are written by hand for this one model, with nothing general about them. "same work" draws the same Poisson
-batches and the same noise from the same secure keys, clips with the same mask, releases a private loss, and keeps its
-losses and iterates. "threefry" does less: batches drawn with replacement, noise from JAX's own generator with short
-tails, no private loss, nothing kept.
+Two steps are written by hand for this one model, with nothing general about them. "same work" draws
+the same Poisson batches and the same noise from the same secure keys, clips with the same mask,
+releases a private loss, and keeps its losses and iterates. "threefry" does less: batches drawn with
+replacement, noise from JAX's own generator with short tails, no private loss, nothing kept.
 """
 
 from __future__ import annotations
@@ -84,14 +84,19 @@ def clipped(weights: jax.Array, batch: Batch, *, share: float) -> tuple[jax.Arra
     if share:
         losses = jax.nn.softplus(logits) - y * logits
         mask &= jnp.isfinite(squared) & jnp.isfinite(losses)
-        loss = jnp.sum(jnp.where(mask, jnp.clip(losses - jnp.log(2.0), -1.0, 1.0), 0)) * (share / (1 - share)) ** 0.5
+        loss = (
+            jnp.sum(jnp.where(mask, jnp.clip(losses - jnp.log(2.0), -1.0, 1.0), 0))
+            * (share / (1 - share)) ** 0.5
+        )
         gradient = jnp.where(mask[:, None], gradient * factor[:, None], 0)
     else:
         loss, gradient = jnp.zeros(()), gradient * factor[:, None]
     return jnp.zeros((L, D)).at[group].add(gradient), loss
 
 
-def by_hand(data: tuple[jax.Array, ...], gs: jax.Array, steps: int, draw: Draw, noise: Noise, share: float) -> Any:
+def by_hand(
+    data: tuple[jax.Array, ...], gs: jax.Array, steps: int, draw: Draw, noise: Noise, share: float
+) -> Any:
     """A compiled loop of `steps` private steps: its arguments are a key and the sampler's tables."""
     stddev = 1.5 / (1 - share) ** 0.5
 
@@ -131,7 +136,10 @@ def _adam(i: jax.Array, parameters: Any, moments: Any, gradients: Any) -> tuple[
     first = jax.tree.map(lambda a, g: 0.9 * a + 0.1 * g, first, gradients)
     second = jax.tree.map(lambda a, g: 0.999 * a + 0.001 * g**2, second, gradients)
     moved = jax.tree.map(
-        lambda p, a, b: p - RATE * (a / (1 - 0.9 ** (i + 1.0))) / (jnp.sqrt(b / (1 - 0.999 ** (i + 1.0))) + 1e-8),
+        lambda p, a, b: (
+            p
+            - RATE * (a / (1 - 0.9 ** (i + 1.0))) / (jnp.sqrt(b / (1 - 0.999 ** (i + 1.0))) + 1e-8)
+        ),
         parameters,
         first,
         second,
@@ -143,7 +151,11 @@ def problem_of() -> Problem:
     """Random features, labels and groups."""
     rng = np.random.default_rng(0)
     xs, ys = rng.normal(size=(N, D)), rng.random(N) < 0.5
-    data = (jnp.asarray(xs, jnp.float32), jnp.asarray(ys, jnp.float32), jnp.asarray(rng.integers(0, L, N), jnp.int32))
+    data = (
+        jnp.asarray(xs, jnp.float32),
+        jnp.asarray(ys, jnp.float32),
+        jnp.asarray(rng.integers(0, L, N), jnp.int32),
+    )
     gs = np.asarray(rng.normal(size=(L, K)), np.float32)
     return Problem(model, guide, data, RATE, static={"gs": gs, "N": N})
 
@@ -154,14 +166,29 @@ def measure(scale: Scale) -> list[Outcome]:
     data, gs = problem.data, problem.static["gs"]
     tables = jax.tree.map(jnp.asarray, dp.PoissonSampling(BATCH / N).prepare(N))
     floor = by_hand(
-        data, jnp.asarray(gs), steps, with_replacement, lambda key, dim: jax.random.normal(key, (dim,)), 0.0
+        data,
+        jnp.asarray(gs),
+        steps,
+        with_replacement,
+        lambda key, dim: jax.random.normal(key, (dim,)),
+        0.0,
     )
-    same = by_hand(data, jnp.asarray(gs), steps, poisson, lambda key, dim: dp.random.normal(key, (dim,)), LOSS_SHARE)
+    same = by_hand(
+        data,
+        jnp.asarray(gs),
+        steps,
+        poisson,
+        lambda key, dim: dp.random.normal(key, (dim,)),
+        LOSS_SHARE,
+    )
     secret, fast = dp.random.key(), jax.random.key(0)
     private = PrivateFit(problem, problem.poisson(BATCH), steps)
     programs = [
         Program(
-            "by hand, threefry", lambda: jax.block_until_ready(floor(fast, ())), steps, "less work: see the module"
+            "by hand, threefry",
+            lambda: jax.block_until_ready(floor(fast, ())),
+            steps,
+            "less work: see the module",
         ),
         Program("by hand, same work", lambda: jax.block_until_ready(same(secret, tables)), steps),
         PrivateFit(problem, dp.FixedSizeSampling(BATCH), steps).program("discreet, fixed size"),
@@ -173,7 +200,9 @@ def measure(scale: Scale) -> list[Outcome]:
     outcome.compare("private / by hand, same work", ours, "by hand, same work", ("<=", 1.6))
     # 18 microseconds where that one takes 10.
     outcome.compare("private / by hand, threefry", ours, "by hand, threefry", ("<=", 1.8))
-    outcome.compare("batches of one size / by hand, threefry", "discreet, fixed size", "by hand, threefry")
+    outcome.compare(
+        "batches of one size / by hand, threefry", "discreet, fixed size", "by hand, threefry"
+    )
     microseconds = outcome.timing(ours).fastest * 1e6
     outcome.figures.append(Figure("a private step, fastest round", microseconds, "µs"))
     outcome.facts |= {

@@ -34,7 +34,9 @@ def problem_of(num_records: int, columns: int = COLUMNS) -> Problem:
     rng = np.random.default_rng(0)
     xs = rng.normal(size=(num_records, columns)).astype(np.float32)
     ys = (rng.random(num_records) < 1 / (1 + np.exp(-xs[:, 0]))).astype(np.float32)
-    return Problem(model, AutoNormal(model), (jnp.asarray(xs), jnp.asarray(ys)), static={"N": num_records})
+    return Problem(
+        model, AutoNormal(model), (jnp.asarray(xs), jnp.asarray(ys)), static={"N": num_records}
+    )
 
 
 def measure(scale: Scale) -> list[Outcome]:
@@ -48,7 +50,9 @@ def measure(scale: Scale) -> list[Outcome]:
     programs = [
         plain.program(),
         private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
-        PrivateFit(problem, dp.FixedSizeSampling(batch_size), steps).program("discreet, fixed size"),
+        PrivateFit(problem, dp.FixedSizeSampling(batch_size), steps).program(
+            "discreet, fixed size"
+        ),
         _loops.released_noise(private.step.released, private.step.levels, steps),
         _loops.drawn_batch(sampling, problem.data[0], steps),
     ]
@@ -62,7 +66,9 @@ def measure(scale: Scale) -> list[Outcome]:
         "num_parameters": private.num_parameters,
         "batch_size": batch_size,
         "rows_compiled_for": sampling.capacity(problem.num_records),
-        "losses_finite": bool(np.all(np.isfinite(private.losses)) and np.all(np.isfinite(plain.losses))),
+        "losses_finite": bool(
+            np.all(np.isfinite(private.losses)) and np.all(np.isfinite(plain.losses))
+        ),
         "floor": {
             "flops": 4.0 * batch_size * (COLUMNS + 1),
             "bytes": 4.0 * 2 * batch_size * (COLUMNS + 1),

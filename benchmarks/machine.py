@@ -28,7 +28,9 @@ def measure(scale: Scale) -> list[Outcome]:
     ]
     keystream = _keystream(words, scale.steps(100))
     outcome = Outcome("machine", "rates of this machine")
-    outcome.timings = alternate([*programs, *([] if keystream is None else [keystream])], scale.rounds)
+    outcome.timings = alternate(
+        [*programs, *([] if keystream is None else [keystream])], scale.rounds
+    )
     fastest = {timing.name: timing.fastest for timing in outcome.timings}
     work = {
         "product, square": ("GFLOP/s", 2 * side**3),

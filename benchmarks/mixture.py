@@ -37,7 +37,9 @@ def problem_of(num_records: int) -> Problem:
     rng = np.random.default_rng(0)
     centres = rng.normal(scale=4.0, size=(COMPONENTS, 2))
     xs = centres[rng.integers(0, COMPONENTS, num_records)] + rng.normal(size=(num_records, 2))
-    return Problem(model, AutoNormal(model), (jnp.asarray(xs, jnp.float32),), static={"N": num_records})
+    return Problem(
+        model, AutoNormal(model), (jnp.asarray(xs, jnp.float32),), static={"N": num_records}
+    )
 
 
 def measure(scale: Scale) -> list[Outcome]:
@@ -46,11 +48,15 @@ def measure(scale: Scale) -> list[Outcome]:
     steps = scale.steps(8000)
     private = PrivateFit(problem, problem.poisson(batch_size), steps)
     plain = NonPrivateFit(problem, batch_size, steps)
-    outcome = Outcome("mixture", f"Gaussian mixture, N = {problem.num_records:,}, batch {batch_size}")
+    outcome = Outcome(
+        "mixture", f"Gaussian mixture, N = {problem.num_records:,}, batch {batch_size}"
+    )
     programs = [
         plain.program(),
         private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
-        PrivateFit(problem, dp.FixedSizeSampling(batch_size), steps).program("discreet, fixed size"),
+        PrivateFit(problem, dp.FixedSizeSampling(batch_size), steps).program(
+            "discreet, fixed size"
+        ),
     ]
     outcome.timings = alternate(programs, scale.rounds)
     ours, theirs = "discreet, Poisson", "NumPyro, not private"
@@ -59,7 +65,9 @@ def measure(scale: Scale) -> list[Outcome]:
     outcome.facts |= {
         "num_parameters": private.num_parameters,
         "batch_size": batch_size,
-        "losses_finite": bool(np.all(np.isfinite(private.losses)) and np.all(np.isfinite(plain.losses))),
+        "losses_finite": bool(
+            np.all(np.isfinite(private.losses)) and np.all(np.isfinite(plain.losses))
+        ),
     }
     return [outcome]
 

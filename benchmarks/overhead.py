@@ -28,7 +28,9 @@ class BareLoop(PrivateFit):
 
     def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases."""
-        tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
+        tables = jax.tree.map(
+            jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0])
+        )
         plan, num_records = self.dpsvi.plan, self.leaves[0].shape[0]
         static = self.step, plan.sampling.drawing(num_records), self.steps, False, False
         numbers = PlanNumbers.of(plan)
@@ -60,7 +62,9 @@ def measure(scale: Scale) -> list[Outcome]:
     }
     if not scale.tiny:
         problems["vae"] = auto_encoder(dense(400, 50), 60_000), 128, scale.steps(500)
-    outcome = Outcome("overhead", "progress bar, trace and chunks, against the compiled loop in one call")
+    outcome = Outcome(
+        "overhead", "progress bar, trace and chunks, against the compiled loop in one call"
+    )
     for name, (problem, batch_size, steps) in problems.items():
         sampling = problem.poisson(batch_size)
         watched, bare = WatchedFit(problem, sampling, steps), BareLoop(problem, sampling, steps)

@@ -2,13 +2,15 @@
 
 python -m benchmarks.posteriors
 
-Tables: UCI Adult and Abalone, which are looked for in $DISCREET_DATA, `fair` of statsmodels, and a simulated one, whose truth is
-known. *Hold* is the share of 90 % intervals that hold the exact posterior mean, by Newton's method without privacy and under the
-prior of `fit_newton`; of the simulated table also the share that holds the truth. Where a method has no intervals there is none.
+Tables: UCI Adult and Abalone, which are looked for in $DISCREET_DATA, `fair` of statsmodels, and a
+simulated one, whose truth is known. *Hold* is the share of 90 % intervals that hold the exact
+posterior mean, by Newton's method without privacy and under the prior of `fit_newton`; of the
+simulated table also the share that holds the truth. Where a method has no intervals there is none.
 
-"one-shot" is the idea of Kulkarni, Jälkö, Koskela, Kaski and Honkela (ICML 2021): second moments with noise, and a quadratic
-approximation of the likelihood at 0. "gradient descent" is full-batch DP-SGD with the best of four learning rates and two
-clipping norms, chosen on the test rows at no cost: a peer's advantage.
+"one-shot" is the idea of Kulkarni, Jälkö, Koskela, Kaski and Honkela (ICML 2021): second moments
+with noise, and a quadratic approximation of the likelihood at 0. "gradient descent" is full-batch
+DP-SGD with the best of four learning rates and two clipping norms, chosen on the test rows at no
+cost: a peer's advantage.
 """
 
 from __future__ import annotations
@@ -86,11 +88,16 @@ def simulated(scale: Scale) -> Table:
     common = rng.standard_normal((number, 1))
     x = np.clip((0.5 * common + rng.standard_normal((number, columns))) / 3.5, -1, 1)
     truth = np.append(-0.5, rng.normal(0, 1.25, columns))
-    return _halves("simulated", x, rng.random(number) < expit(truth[0] + x @ truth[1:]), truth=truth)
+    return _halves(
+        "simulated", x, rng.random(number) < expit(truth[0] + x @ truth[1:]), truth=truth
+    )
 
 
 def _file(name: str) -> Path:
-    folders = [Path(os.environ.get("DISCREET_DATA", ".")), *(parent / "shared" / "data" for parent in ROOT.parents)]
+    folders = [
+        Path(os.environ.get("DISCREET_DATA", ".")),
+        *(parent / "shared" / "data" for parent in ROOT.parents),
+    ]
     found = next((folder / name for folder in folders if (folder / name).is_file()), None)
     if found is None:
         raise AbsentError(f"{name} is not here: set DISCREET_DATA to its folder")
@@ -155,7 +162,9 @@ def newton(table: Table, epsilon: float, scale: Scale) -> Fit:
     """The default of `discreet fit`."""
     del scale
     number, width = table.x.shape
-    plan = NewtonPlan.calibrate(epsilon=epsilon, delta=DELTA, family="binary", num_features=width, num_records=number)
+    plan = NewtonPlan.calibrate(
+        epsilon=epsilon, delta=DELTA, family="binary", num_features=width, num_records=number
+    )
     result = fit_newton(dp.random.key(), table.x, table.y, plan, levels=table.levels)
     return Fit(result.predictive, result.mean, np.sqrt(np.diag(result.covariance)))
 
@@ -170,7 +179,9 @@ def dpsvi(table: Table, epsilon: float, scale: Scale) -> Fit:
 
 
 def _of_draws(found: Any) -> Fit:
-    draws = np.column_stack([np.asarray(found["intercept"]), np.asarray(found["weights"])]).astype(np.float64)
+    draws = np.column_stack([np.asarray(found["intercept"]), np.asarray(found["weights"])]).astype(
+        np.float64
+    )
     return Fit(draws, draws.mean(axis=0), draws.std(axis=0))
 
 
@@ -179,7 +190,11 @@ def svi(table: Table, epsilon: float, scale: Scale) -> Fit:
     del epsilon
     guide = AutoNormal(logistic_regression)
     found = SVI(logistic_regression, guide, numpyro.optim.Adam(0.02), Trace_ELBO()).run(
-        jax.random.key(0), scale.steps(2_000), jnp.asarray(table.x), jnp.asarray(table.y), progress_bar=False
+        jax.random.key(0),
+        scale.steps(2_000),
+        jnp.asarray(table.x),
+        jnp.asarray(table.y),
+        progress_bar=False,
     )
     return _of_draws(guide.sample_posterior(jax.random.key(1), found.params, sample_shape=(1_000,)))
 
@@ -204,7 +219,9 @@ def descent(table: Table, epsilon: float, scale: Scale) -> Fit:
             for step in range(steps):
                 residual = table.y - expit(x @ theta)
                 factor = np.minimum(1, clip / np.maximum(np.abs(residual) * lengths, 1e-9))
-                gradient = x.T @ (residual * factor) + noise * clip * rng.standard_normal(len(theta))
+                gradient = x.T @ (residual * factor) + noise * clip * rng.standard_normal(
+                    len(theta)
+                )
                 theta = theta + rate / clip * gradient / len(x)
                 if step >= steps // 2:
                     sums += theta
@@ -243,9 +260,9 @@ def diffprivlib(table: Table, epsilon: float, scale: Scale) -> Fit:
     bound = math.sqrt(table.x.shape[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = models.LogisticRegression(epsilon=epsilon, data_norm=bound, C=0.01, max_iter=1_000).fit(
-            table.x, table.y
-        )
+        fitted = models.LogisticRegression(
+            epsilon=epsilon, data_norm=bound, C=0.01, max_iter=1_000
+        ).fit(table.x, table.y)
     theta = np.append(fitted.intercept_, fitted.coef_[0])
     return Fit(theta[None], theta)
 
@@ -291,7 +308,9 @@ def measure(scale: Scale) -> list[Outcome]:
 
 def _measured(table: Table, scale: Scale) -> Outcome:
     number, width = table.x.shape
-    outcome = Outcome(f"posteriors-{table.name}", f"logistic regression of {number:,} rows and {width} columns")
+    outcome = Outcome(
+        f"posteriors-{table.name}", f"logistic regression of {number:,} rows and {width} columns"
+    )
     true = exact(table)
     outcome.figures.append(Figure("without privacy: log loss", log_loss(table, true.predictive)))
     if table.truth is not None:
@@ -306,7 +325,15 @@ def _measured(table: Table, scale: Scale) -> Outcome:
     return outcome
 
 
-def _fits(outcome: Outcome, name: str, fit: Contender, table: Table, true: Fit, epsilon: float, scale: Scale) -> None:
+def _fits(
+    outcome: Outcome,
+    name: str,
+    fit: Contender,
+    table: Table,
+    true: Fit,
+    epsilon: float,
+    scale: Scale,
+) -> None:
     """Fit a few times, in processor time: the first compiles, and proves its programs."""
     found, seconds = [], []
     with warnings.catch_warnings():
@@ -315,7 +342,9 @@ def _fits(outcome: Outcome, name: str, fit: Contender, table: Table, true: Fit, 
             started = time.process_time()
             found.append(fit(table, epsilon, scale))
             seconds.append(time.process_time() - started)
-    measures: dict[str, Callable[[Fit], float]] = {"log loss": lambda x: log_loss(table, x.predictive)}
+    measures: dict[str, Callable[[Fit], float]] = {
+        "log loss": lambda x: log_loss(table, x.predictive)
+    }
     if found[0].stddev is not None:
         measures["exact mean held"] = functools.partial(held, centre=true.mean)
         if table.truth is not None:

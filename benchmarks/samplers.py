@@ -30,8 +30,20 @@ def _table3(scale: Scale) -> Outcome:
     steps, secret, fast = scale.steps(1000), dp.random.key(), jax.random.key(0)
     few = scale.steps(60)
     programs = [
-        keyed("JAX choice", lambda key: _choice(key, records, batch), fast, few, "threefry; permutes the whole table"),
-        keyed("Feistel, threefry", lambda key: _feistel(key, records, batch), fast, steps, "d3p's sampler, ours"),
+        keyed(
+            "JAX choice",
+            lambda key: _choice(key, records, batch),
+            fast,
+            few,
+            "threefry; permutes the whole table",
+        ),
+        keyed(
+            "Feistel, threefry",
+            lambda key: _feistel(key, records, batch),
+            fast,
+            steps,
+            "d3p's sampler, ours",
+        ),
         keyed("Feistel, ChaCha20", lambda key: _feistel(key, records, batch), secret, steps),
         draws("fixed size, ChaCha20", dp.FixedSizeSampling(batch), records, steps),
         draws("Poisson, ChaCha20", dp.PoissonSampling(batch / records), records, steps),
@@ -52,7 +64,10 @@ def _scaling(scale: Scale) -> Outcome:
         draws(f"Poisson, N = {records:,}", dp.PoissonSampling(expected / records), records, steps)
         for records in (small, large)
     ]
-    outcome = Outcome("sampler-scaling", f"Poisson batches of {expected:,} expected records against the table's size")
+    outcome = Outcome(
+        "sampler-scaling",
+        f"Poisson batches of {expected:,} expected records against the table's size",
+    )
     outcome.timings = alternate(programs, scale.rounds)
     name = f"N = {large:,} / N = {small:,}"
     outcome.compare(name, programs[1].name, programs[0].name, ("<=", 1.3))

@@ -2,9 +2,10 @@
 
 python -m benchmarks.shards [--quick]
 
-Makes a table of 3.2 GB in a temporary folder, and a small one; starts the processes; and prints how long each took to its first
-step, the memory of its own that it had at most (RssAnon, not the pages of the files), and the processor time of a step from
-either table, with the same expected batch. `--quick` is the same with 400,000 records over two processes.
+Makes a table of 3.2 GB in a temporary folder, and a small one; starts the processes; and prints how
+long each took to its first step, the memory of its own that it had at most (RssAnon, not the pages
+of the files), and the processor time of a step from either table, with the same expected batch.
+`--quick` is the same with 400,000 records over two processes.
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ def make(folder: Path, records: int, shards: int) -> None:
     bounds = ",".join([*(f"x{i}=-1:1" for i in range(COLUMNS)), "y=0|1"])
     layout = _convert.Layout(schema_from_bounds(bounds, target="y"))
     rng = np.random.default_rng(0)
-    with tempfile.TemporaryFile(dir=folder.parent) as features, tempfile.TemporaryFile(dir=folder.parent) as targets:
+    with (
+        tempfile.TemporaryFile(dir=folder.parent) as features,
+        tempfile.TemporaryFile(dir=folder.parent) as targets,
+    ):
         for first in range(0, records, 1_000_000):
             x = 2 * rng.random((min(1_000_000, records - first), COLUMNS), np.float32) - 1
             features.write(x.data)
-            targets.write((rng.random(len(x), np.float32) < 0.5 + 0.4 * x[:, 0]).astype(np.float32).data)
+            targets.write(
+                (rng.random(len(x), np.float32) < 0.5 + 0.4 * x[:, 0]).astype(np.float32).data
+            )
         features.flush()
         targets.flush()
         x = np.memmap(features, np.float32, "r", 0, (records, COLUMNS))
@@ -55,7 +61,9 @@ def own_memory() -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
             return 1024 * int(line.split()[1])
-    raise RuntimeError("/proc/self/status says nothing of RssAnon: memory is measured on Linux only.")
+    raise RuntimeError(
+        "/proc/self/status says nothing of RssAnon: memory is measured on Linux only."
+    )
 
 
 def child(folder: Path, address: str, number: int, count: int, steps: int) -> None:
@@ -71,7 +79,9 @@ def child(folder: Path, address: str, number: int, count: int, steps: int) -> No
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(address, count, number, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
+    jax.distributed.initialize(
+        address, count, number, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60
+    )
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.optim import Adam
 
@@ -81,7 +91,9 @@ def child(folder: Path, address: str, number: int, count: int, steps: int) -> No
     from discreet.tabular.tables import open_records
 
     mesh = jax.make_mesh((jax.device_count(),), ("records",))
-    made: list[tuple[float, int, float]] = []  # of each compiled call: when it ended, steps, processor time
+    made: list[
+        tuple[float, int, float]
+    ] = []  # of each compiled call: when it ended, steps, processor time
 
     def timed(program: Any) -> Any:
         def run(*args: Any) -> Any:
@@ -113,7 +125,9 @@ def child(folder: Path, address: str, number: int, count: int, steps: int) -> No
         later = made[1:] or made
         facts["step"].append(sum(x[2] for x in later) / sum(x[1] for x in later))
         facts.setdefault("start", made[0][0] - (began if name == "large" else started))
-        facts.setdefault("start_processor", made[0][2] + time.process_time() - before - sum(x[2] for x in made))
+        facts.setdefault(
+            "start_processor", made[0][2] + time.process_time() - before - sum(x[2] for x in made)
+        )
         facts["released"] = {name: np.asarray(x).tolist() for name, x in result.params.items()}
     found["own_memory"] = most[0]
     (folder / f"{number}.json").write_text(json.dumps(found), encoding="utf-8")
@@ -127,7 +141,10 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         make(folder / "large", records, 4 * count)
         make(folder / "small", 100 * BATCH, 4 * count)
         size = sum(x.stat().st_size for x in (folder / "large").iterdir())
-        print(f"{records:,} records, {size / 1e9:.3g} GB, made in {time.time() - began:.0f} s", flush=True)
+        print(
+            f"{records:,} records, {size / 1e9:.3g} GB, made in {time.time() - began:.0f} s",
+            flush=True,
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -136,7 +153,10 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         children = [subprocess.Popen(x, env={**os.environ, "JAX_PLATFORMS": "cpu"}) for x in words]
         if statuses := [x for x in [child.wait() for child in children] if x]:
             raise RuntimeError(f"A process ended with {statuses[0]}.")
-        found = [json.loads((folder / f"{number}.json").read_text(encoding="utf-8")) for number in range(count)]
+        found = [
+            json.loads((folder / f"{number}.json").read_text(encoding="utf-8"))
+            for number in range(count)
+        ]
     for number, facts in enumerate(found):
         large, small = (statistics.median(facts[x]["step"]) for x in ("large", "small"))
         print(

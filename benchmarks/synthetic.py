@@ -2,19 +2,22 @@
 
 python -m benchmarks.synthetic [--quick] [--only counts,records,mst,smartnoise-mst,smartnoise-aim]
 
-The measures are those of `dp.synthetic`: accuracy and AUC of a logistic regression trained on a twin and tested on real rows, and
-total variation to the training rows. Each contender fits every epsilon several times; a figure is the mean, its quartiles are
-over the fits, and each fit is measured on two twins. Processor time is that of counting and fitting, of all cores, with what was
+The measures are those of `dp.synthetic`: accuracy and AUC of a logistic regression trained on a
+twin and tested on real rows, and total variation to the training rows. Each contender fits every
+epsilon several times; a figure is the mean, its quartiles are over the fits, and each fit is
+measured on two twins. Processor time is that of counting and fitting, of all cores, with what was
 compiled before in JAX's cache.
 
-`mst` is the mechanism of McKenna, Miklau and Sheldon (J. Privacy and Confidentiality 11(3), 2021) written over the estimation of
-`mbi`, their package: all columns are counted, a tree of pairs is chosen by exponential mechanisms, and the pairs are counted. Of
-its zero-concentrated budget a third goes to each. It gets discreet's levels and decoding. Its noise is numpy's.
+`mst` is the mechanism of McKenna, Miklau and Sheldon (J. Privacy and Confidentiality 11(3), 2021)
+written over the estimation of `mbi`, their package: all columns are counted, a tree of pairs is
+chosen by exponential mechanisms, and the pairs are counted. Of its zero-concentrated budget a third
+goes to each. It gets discreet's levels and decoding. Its noise is numpy's.
 
-The `smartnoise` contenders are programs of smartnoise-synth, which needs an environment of its own, since it asks for
-mbi < 2. They get discreet's levels, so that nothing is spent on bounds, and know the exact number of records. Their rows are
-drawn independently of one another: as smartnoise-synth calls it, mbi 1.1 draws the children of one parent in one order, which
-makes them depend on each other (correlation 0.996 where the model says 0).
+The `smartnoise` contenders are programs of smartnoise-synth, which needs an environment of its own,
+since it asks for mbi < 2. They get discreet's levels, so that nothing is spent on bounds, and know
+the exact number of records. Their rows are drawn independently of one another: as smartnoise-synth
+calls it, mbi 1.1 draws the children of one parent in one order, which makes them depend on each
+other (correlation 0.996 where the model says 0).
 """
 
 from __future__ import annotations
@@ -45,7 +48,14 @@ from benchmarks._peers import AbsentError, load
 from discreet.tabular.marginals import MarginalsPlan, fit_twins, private_marginals
 from discreet.tabular.models import Levels, MixtureOfProducts, guide_for
 from discreet.tabular.synthetic import marginal_distances, utility_report
-from discreet.tabular.tables import Column, Kind, Schema, read_table, schema_from_bounds, schema_from_toml
+from discreet.tabular.tables import (
+    Column,
+    Kind,
+    Schema,
+    read_table,
+    schema_from_bounds,
+    schema_from_toml,
+)
 
 DELTA, TWINS, SLICES = 1e-5, 2, 32
 ASKED = {
@@ -68,7 +78,9 @@ Twins = list[pyarrow.Table]
 Contender = Callable[[pyarrow.Table, Schema, float, Scale], Callable[[], Twins]]
 
 
-def counts(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> Callable[[], Twins]:
+def counts(
+    train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale
+) -> Callable[[], Twins]:
     """The default of `discreet fit --model twin`: a mixture of products fitted to noisy counts."""
     plan = MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=DELTA, slices=SLICES)
     steps = {} if scale.effort == 1 else {"num_steps": scale.size(scale.steps(1_500), 200)}
@@ -76,7 +88,9 @@ def counts(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -
     return lambda: dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=TWINS)
 
 
-def records(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> Callable[[], Twins]:
+def records(
+    train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale
+) -> Callable[[], Twins]:
     """`--by svi`: the same kind of model fitted to the records, with the command line's settings."""
     model = MixtureOfProducts(schema, components=16, slices=SLICES)
     plan = dp.PrivacyPlan.calibrate(
@@ -88,7 +102,9 @@ def records(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) 
         clipping_norm=round(model.gradient_bound / 3.6, 1),
     )
     optimizer = numpyro.optim.Adam(0.05)
-    dpsvi = dp.DPSVI(model.model, guide_for(model), optimizer, plan=plan, placeholder=model.placeholder)
+    dpsvi = dp.DPSVI(
+        model.model, guide_for(model), optimizer, plan=plan, placeholder=model.placeholder
+    )
     result = dpsvi.run(dp.random.key(), model.encode(train), progress_bar=False)
     return lambda: dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=TWINS)
 
@@ -101,7 +117,10 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
     budget = concentrated(epsilon, DELTA) / 3
     columns = range(len(sizes))
     stddev = math.sqrt(len(sizes) / (2 * budget))  # a record is in one cell of each column
-    noisy = [np.bincount(cells[:, i], minlength=sizes[i]) + stddev * rng.standard_normal(sizes[i]) for i in columns]
+    noisy = [
+        np.bincount(cells[:, i], minlength=sizes[i]) + stddev * rng.standard_normal(sizes[i])
+        for i in columns
+    ]
     # Levels that the noise hides become one, and are drawn alike within it.
     kept = [np.flatnonzero(x >= 3 * stddev) for x in noisy]
     hidden = [np.setdiff1d(np.arange(size), own) for size, own in zip(sizes, kept, strict=True)]
@@ -118,9 +137,14 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
         ones.append(_measured(mbi, np.append(noisy[i][kept[i]], rest), (str(i),), stddev, weights))
     domain = mbi.Domain([str(i) for i in columns], merged)
     totals = np.array([x.sum() for x in noisy])
-    total = max(1.0, float(totals @ (1 / np.array(sizes)) / (1 / np.array(sizes)).sum()))  # the sums' noise grows so
+    total = max(
+        1.0, float(totals @ (1 / np.array(sizes)) / (1 / np.array(sizes)).sum())
+    )  # the sums' noise grows so
     shares = [
-        np.maximum(np.append(noisy[i][kept[i]], [noisy[i][hidden[i]].sum()] * (merged[i] > len(kept[i]))), 0)
+        np.maximum(
+            np.append(noisy[i][kept[i]], [noisy[i][hidden[i]].sum()] * (merged[i] > len(kept[i]))),
+            0,
+        )
         for i in columns
     ]
     shares = [x / x.sum() for x in shares]
@@ -129,7 +153,12 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
         return np.bincount(small[:, i] * merged[j] + small[:, j], minlength=merged[i] * merged[j])
 
     pairs = list(itertools.combinations(columns, 2))
-    scores = np.array([np.abs(table(i, j) - total * np.outer(shares[i], shares[j]).ravel()).sum() for i, j in pairs])
+    scores = np.array(
+        [
+            np.abs(table(i, j) - total * np.outer(shares[i], shares[j]).ravel()).sum()
+            for i, j in pairs
+        ]
+    )
     chosen, part = [], list(columns)
     each = math.sqrt(8 * budget / (len(sizes) - 1))
     while len(chosen) < len(sizes) - 1:
@@ -140,7 +169,12 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
         part = [one if x == other else x for x in part]
     stddev = math.sqrt(len(chosen) / (2 * budget))
     twos = [
-        _measured(mbi, table(i, j) + stddev * rng.standard_normal(merged[i] * merged[j]), (str(i), str(j)), stddev)
+        _measured(
+            mbi,
+            table(i, j) + stddev * rng.standard_normal(merged[i] * merged[j]),
+            (str(i), str(j)),
+            stddev,
+        )
         for i, j in chosen
     ]
     fitted = estimation.MirrorDescent().estimate(domain, [*ones, *twos], iters=scale.steps(2_000))
@@ -160,7 +194,9 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
     return draw
 
 
-def _measured(mbi: Any, values: np.ndarray, clique: tuple[str, ...], stddev: float, weights: Any = None) -> Any:
+def _measured(
+    mbi: Any, values: np.ndarray, clique: tuple[str, ...], stddev: float, weights: Any = None
+) -> Any:
     if weights is None:
         return mbi.LinearMeasurement(values, clique, stddev)
     return mbi.LinearMeasurement(values, clique, stddev, mbi.WeightedQuery(weights))
@@ -171,7 +207,11 @@ def concentrated(epsilon: float, delta: float) -> float:
 
     def log_delta(rho: float) -> float:
         orders = np.geomspace(1.0001, 1e5, 20_000)
-        exponents = (orders - 1) * (orders * rho - epsilon) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+        exponents = (
+            (orders - 1) * (orders * rho - epsilon)
+            + orders * np.log1p(-1 / orders)
+            - np.log(orders - 1)
+        )
         return float(exponents.min()) - math.log(delta)
 
     low, high = 0.0, epsilon
@@ -182,13 +222,27 @@ def concentrated(epsilon: float, delta: float) -> float:
 
 
 def smartnoise(
-    train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale, *, program: str, **settings: Any
+    train: pyarrow.Table,
+    schema: Schema,
+    epsilon: float,
+    scale: Scale,
+    *,
+    program: str,
+    **settings: Any,
 ) -> Callable[[], Twins]:
     """A program of smartnoise-synth."""
     synthesizer = getattr(load(f"snsynth.{program.lower()}", SMARTNOISE), f"{program}Synthesizer")
-    transform, levels, rng = load("snsynth.transform", SMARTNOISE), Levels(schema, SLICES), np.random.default_rng()
-    columns = transform.TableTransformer([transform.LabelTransformer(nullable=False) for _ in levels.sizes])
-    columns.fit([tuple(min(row, size - 1) for size in levels.sizes) for row in range(max(levels.sizes))])  # all levels
+    transform, levels, rng = (
+        load("snsynth.transform", SMARTNOISE),
+        Levels(schema, SLICES),
+        np.random.default_rng(),
+    )
+    columns = transform.TableTransformer(
+        [transform.LabelTransformer(nullable=False) for _ in levels.sizes]
+    )
+    columns.fit(
+        [tuple(min(row, size - 1) for size in levels.sizes) for row in range(max(levels.sizes))]
+    )  # all levels
     fitted = synthesizer(epsilon, DELTA, **settings)
     with contextlib.redirect_stdout(sys.stderr):
         fitted.fit(np.asarray(levels.encode(train)), transformer=columns)
@@ -222,12 +276,16 @@ def measure(scale: Scale, only: Sequence[str] = tuple(CONTENDERS)) -> list[Outco
     return [_one(name, train, test, schema, scale) for name in CONTENDERS if name in only]
 
 
-def _one(name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, scale: Scale) -> Outcome:
+def _one(
+    name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, scale: Scale
+) -> Outcome:
     outcome = Outcome(f"twins-{name}", f"{TITLES[name]}, Adult, δ = {DELTA:g}")
     fits: dict[float, list[dict[str, float]]] = {}
     try:
         for _, epsilon in (
-            itertools.product(range(REPETITIONS.get(name, 5)), ASKED) if scale.effort == 1 else [(0, 1.0)]
+            itertools.product(range(REPETITIONS.get(name, 5)), ASKED)
+            if scale.effort == 1
+            else [(0, 1.0)]
         ):
             started = time.process_time()
             draw = CONTENDERS[name](train, schema, epsilon, scale)
@@ -245,12 +303,16 @@ def _one(name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, s
     return outcome
 
 
-def summarise(outcome: Outcome, name: str, fits: dict[float, list[dict[str, float]]], scale: Scale) -> None:
+def summarise(
+    outcome: Outcome, name: str, fits: dict[float, list[dict[str, float]]], scale: Scale
+) -> None:
     """Timings and figures of a contender's fits at each epsilon, into its outcome."""
     for epsilon, found in fits.items():
         outcome.facts[f"{epsilon:g}"] = found
         note = f"processor time of a fit, of {len(found)}"
-        outcome.timings.append(Timing(f"ε = {epsilon:g}", [fit["processor time"] for fit in found], 1, note))
+        outcome.timings.append(
+            Timing(f"ε = {epsilon:g}", [fit["processor time"] for fit in found], 1, note)
+        )
         for what in found[0]:
             values = [fit[what] for fit in found]
             low, _, high = quartiles(values)
@@ -260,13 +322,19 @@ def summarise(outcome: Outcome, name: str, fits: dict[float, list[dict[str, floa
             )
             bound = (sign, asked[what]) if name == "counts" and scale.effort == 1 else None
             unit = "s" if what == "processor time" else ""
-            outcome.figures.append(Figure(f"ε = {epsilon:g}: {what}", statistics.mean(values), unit, bound, low, high))
+            outcome.figures.append(
+                Figure(f"ε = {epsilon:g}: {what}", statistics.mean(values), unit, bound, low, high)
+            )
 
 
-def measures(twins: Twins, train: pyarrow.Table, test: pyarrow.Table, schema: Schema) -> dict[str, float]:
+def measures(
+    twins: Twins, train: pyarrow.Table, test: pyarrow.Table, schema: Schema
+) -> dict[str, float]:
     """The figures of `dp.synthetic` for twins, as means over them."""
     report = utility_report(twins, test, schema, non_private=True)
-    distances = [marginal_distances(twin, train, schema, slices=SLICES, non_private=True) for twin in twins]
+    distances = [
+        marginal_distances(twin, train, schema, slices=SLICES, non_private=True) for twin in twins
+    ]
     target = str(schema.target)
     return {
         "accuracy": report.prediction(target, "accuracy")[0],
@@ -287,7 +355,12 @@ def tables(scale: Scale) -> tuple[pyarrow.Table, pyarrow.Table, Schema]:
     schema = schema_from_toml(_results.ROOT / "examples" / "adult.schema.toml")
     split = Column(name="split", kind=Kind.BINARY, categories=("train", "test"))
     table = read_table(
-        found, Schema(columns=(*schema.columns, split), target=schema.target, missing_values=schema.missing_values)
+        found,
+        Schema(
+            columns=(*schema.columns, split),
+            target=schema.target,
+            missing_values=schema.missing_values,
+        ),
     )
     is_test = table["split"].to_numpy() == "test"
     return table.filter(~is_test), table.filter(is_test), schema
@@ -300,16 +373,27 @@ def _invented(seed: int, rows: int = 3_000) -> pyarrow.Table:
     rng = np.random.default_rng(seed)
     age = rng.uniform(0, 100, rows)
     smoker = np.where(rng.random(rows) < 1 / (1 + np.exp(5 - age / 10)), "yes", "no")
-    return pyarrow.table({"age": age, "region": rng.choice(["north", "south", "east"], rows), "smoker": smoker})
+    return pyarrow.table(
+        {"age": age, "region": rng.choice(["north", "south", "east"], rows), "smoker": smoker}
+    )
 
 
 def main() -> None:
     """Measure, and print what was found."""
     made = parser(__doc__)
-    made.add_argument("--only", metavar="NAMES", default=",".join(CONTENDERS), help=f"some of {','.join(CONTENDERS)}")
+    made.add_argument(
+        "--only",
+        metavar="NAMES",
+        default=",".join(CONTENDERS),
+        help=f"some of {','.join(CONTENDERS)}",
+    )
     options = made.parse_args()
     results = _results.new()
-    _results.add(results, functools.partial(measure, only=options.only.split(",")), QUICK if options.quick else FULL)
+    _results.add(
+        results,
+        functools.partial(measure, only=options.only.split(",")),
+        QUICK if options.quick else FULL,
+    )
     print(_results.as_markdown(results))
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

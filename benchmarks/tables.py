@@ -63,7 +63,12 @@ def _conversion(scale: Scale, folder: Path) -> Outcome:
     ]
     outcome = Outcome("tables", f"a CSV file of {rows:,} rows and {len(schema.columns)} columns")
     outcome.timings = alternate(programs, min(scale.rounds, 7))
-    outcome.compare("discreet, convert / pyarrow, read_csv", "discreet, convert", "pyarrow, read_csv", ("<=", 1.5))
+    outcome.compare(
+        "discreet, convert / pyarrow, read_csv",
+        "discreet, convert",
+        "pyarrow, read_csv",
+        ("<=", 1.5),
+    )
     outcome.facts["bytes"] = source.stat().st_size
     return outcome
 
@@ -75,28 +80,37 @@ def _out_of_core(scale: Scale, folder: Path) -> Outcome:
     write_numbers(path, rows)
     steps = scale.steps(2_000)
     mapped, memory = (
-        PrivateFit(problem, problem.poisson(batch), steps) for problem in (problem_of(path), problem_of(path, True))
+        PrivateFit(problem, problem.poisson(batch), steps)
+        for problem in (problem_of(path), problem_of(path, True))
     )
     outcome = Outcome(
-        "out-of-core", f"logistic regression, N = {rows:,}, D = {NUMBERS}, batch {batch}, records on disk"
+        "out-of-core",
+        f"logistic regression, N = {rows:,}, D = {NUMBERS}, batch {batch}, records on disk",
     )
     outcome.timings = alternate(
-        [mapped.program("records in a file", "memory-mapped"), memory.program("records in memory")], scale.rounds
+        [mapped.program("records in a file", "memory-mapped"), memory.program("records in memory")],
+        scale.rounds,
     )
     outcome.compare("in a file / in memory", "records in a file", "records in memory", ("<=", 1.5))
     table = sum(file.stat().st_size for file in path.iterdir())
     outcome.facts["bytes"] = table
     if not scale.tiny:
-        # What a fit takes whatever the table's size is, such as the compiler's memory, is that of a small one.
+        # What a fit takes whatever the table's size is, such as the compiler's memory, is that of a
+        # small one.
         few = folder / "few.records"
         write_numbers(few, 50 * batch)
-        grown = {side: ask("mapped", str(path), side, batch, rows)["grown_bytes"] for side in ("file", "memory")}
+        grown = {
+            side: ask("mapped", str(path), side, batch, rows)["grown_bytes"]
+            for side in ("file", "memory")
+        }
         grown["small file"] = ask("mapped", str(few), "file", batch, 50 * batch)["grown_bytes"]
         outcome.facts["private_memory"] = grown
         for side in ("file", "memory"):
             name = f"{side}: memory of the fit's own, above a small table's, per byte of the file"
             bound = ("<=", 0.1) if side == "file" else None
-            outcome.figures.append(Figure(name, (grown[side] - grown["small file"]) / table, bound=bound))
+            outcome.figures.append(
+                Figure(name, (grown[side] - grown["small file"]) / table, bound=bound)
+            )
     return outcome
 
 
@@ -108,7 +122,9 @@ def write_numbers(path: Path, rows: int, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     names = [f"x{i}" for i in range(NUMBERS)]
     source = path.with_suffix(".source.arrow")
-    schema = pyarrow.schema([*((name, pyarrow.float64()) for name in names), ("y", pyarrow.string())])
+    schema = pyarrow.schema(
+        [*((name, pyarrow.float64()) for name in names), ("y", pyarrow.string())]
+    )
     with pyarrow.ipc.new_file(source, schema) as writer:
         for first in range(0, rows, 100_000):
             x = rng.uniform(-1, 1, (NUMBERS, min(100_000, rows - first)))
@@ -124,7 +140,9 @@ def problem_of(path: Path, in_memory: bool = False) -> Problem:
     records = open_records(path)
     arrays = [np.array(x) if in_memory else x for x in (records.x, records.y)]
     leaves = tuple(take_apart(arrays, {}).leaves)
-    return Problem(logistic.model, AutoNormal(logistic.model), leaves, static={"N": records.num_records})
+    return Problem(
+        logistic.model, AutoNormal(logistic.model), leaves, static={"N": records.num_records}
+    )
 
 
 if __name__ == "__main__":

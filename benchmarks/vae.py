@@ -37,9 +37,16 @@ def measure(scale: Scale) -> list[Outcome]:
 
 
 def _measure(
-    architecture: Architecture, problem: Problem, batch_size: int, scale: Scale, name: str, bound: float
+    architecture: Architecture,
+    problem: Problem,
+    batch_size: int,
+    scale: Scale,
+    name: str,
+    bound: float,
 ) -> Outcome:
-    title = f"VAE 784-400-50-400-784, {architecture.num_parameters:,} parameters, batch {batch_size:,}"
+    title = (
+        f"VAE 784-400-50-400-784, {architecture.num_parameters:,} parameters, batch {batch_size:,}"
+    )
     outcome = Outcome(name, title)
     few = 128 / batch_size if not scale.tiny else 1.0
     sampling = problem.poisson(batch_size)
@@ -49,16 +56,27 @@ def _measure(
     plain = NonPrivateFit(problem, batch_size, scale.steps(math.ceil(500 * few)))
     contenders: dict[str, Callable[[], Program]] = {
         "NumPyro, not private": plain.program,
-        "discreet, Poisson": lambda: private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
+        "discreet, Poisson": lambda: private.program(
+            "discreet, Poisson", "as DPSVI.run runs it; ChaCha20"
+        ),
         "discreet, fixed size": lambda: fixed.program("discreet, fixed size"),
-        "Opacus, ghost": lambda: _opacus(problem, batch_size, scale.steps(math.ceil(30 * few)), "ghost"),
-        "PyTorch, not private": lambda: _opacus(problem, batch_size, scale.steps(math.ceil(50 * few)), "non-private"),
+        "Opacus, ghost": lambda: _opacus(
+            problem, batch_size, scale.steps(math.ceil(30 * few)), "ghost"
+        ),
+        "PyTorch, not private": lambda: _opacus(
+            problem, batch_size, scale.steps(math.ceil(50 * few)), "non-private"
+        ),
     }
     if name == "vae-128":
         contenders |= _slow_peers(architecture, problem, batch_size, scale, outcome)
-    chunk = private.step.explain(private.dpsvi.optim.get_params(private.state.optim_state), batch_size).microbatch_size
+    chunk = private.step.explain(
+        private.dpsvi.optim.get_params(private.state.optim_state), batch_size
+    ).microbatch_size
     # Not more than records: the tests have few.
-    rows = min(problem.num_records, chunk * math.ceil(sampling.typical_size(problem.num_records) / (chunk - SPARE)))
+    rows = min(
+        problem.num_records,
+        chunk * math.ceil(sampling.typical_size(problem.num_records) / (chunk - SPARE)),
+    )
     padded = f"part: NumPyro on {rows:,} rows, as a private step usually has"
     programs = [
         *gather(outcome, contenders),
@@ -70,7 +88,9 @@ def _measure(
         "num_parameters": architecture.num_parameters,
         "batch_size": batch_size,
         "rows_compiled_for": sampling.capacity(problem.num_records),
-        "losses_finite": bool(abs(private.losses).max() < math.inf and abs(plain.losses).max() < math.inf),
+        "losses_finite": bool(
+            abs(private.losses).max() < math.inf and abs(plain.losses).max() < math.inf
+        ),
         "floor": floor_of_network(architecture, batch_size),
     }
     ours, theirs = "discreet, Poisson", "NumPyro, not private"
@@ -92,7 +112,11 @@ def _at_least(name: str, limit: float) -> tuple[str, float] | None:
 
 
 def _opacus(problem: Problem, batch_size: int, steps: int, way: str) -> Program:
-    names = {"ghost": "Opacus, ghost", "hooks": "Opacus, hooks", "non-private": "PyTorch, not private"}
+    names = {
+        "ghost": "Opacus, ghost",
+        "hooks": "Opacus, hooks",
+        "non-private": "PyTorch, not private",
+    }
     if way != "non-private":
         load("opacus")
     return TorchFit(problem, HIDDEN, LATENT, batch_size, steps, way).program(names[way])
@@ -106,24 +130,32 @@ def _slow_peers(
     sampling = problem.poisson(batch_size)
 
     def reference() -> Program:
-        fit = PrivateFit(problem, sampling, scale.steps(3), reference_engine(sampling, problem.num_records))
+        fit = PrivateFit(
+            problem, sampling, scale.steps(3), reference_engine(sampling, problem.num_records)
+        )
         return fit.program("reference engine", "vmap of the gradient; the rest of the step is ours")
 
     return {
         "reference engine": reference,
-        "jax_privacy": lambda: best_microbatch(architecture, problem, batch_size, scale.steps(10), tried),
+        "jax_privacy": lambda: best_microbatch(
+            architecture, problem, batch_size, scale.steps(10), tried
+        ),
         "Opacus, hooks": lambda: _opacus(problem, batch_size, scale.steps(3), "hooks"),
     }
 
 
-def parts_of(problem: Problem, sampling: dp.PoissonSampling, fit: PrivateFit, scale: Scale) -> list[Program]:
+def parts_of(
+    problem: Problem, sampling: dp.PoissonSampling, fit: PrivateFit, scale: Scale
+) -> list[Program]:
     """The additional work of privacy in a step, and the optimizer, each alone."""
     parameters = fit.dpsvi.optim.get_params(fit.state.optim_state)
     steps = scale.steps(100)
     return [
         _loops.released_noise(fit.step.released, fit.step.levels, steps),
         _loops.drawn_batch(sampling, problem.data[0], steps),
-        _loops.adam("part: Adam", jax.tree.map(lambda x: x + 0, parameters), problem.learning_rate, steps),
+        _loops.adam(
+            "part: Adam", jax.tree.map(lambda x: x + 0, parameters), problem.learning_rate, steps
+        ),
     ]
 
 

@@ -35,7 +35,9 @@ def model(x, y=None):
 
 def scores(x, y, probabilities) -> tuple[float, float]:
     """Accuracy and area under the ROC curve."""
-    return float(np.mean((probabilities > 0.5) == (y > 0.5))), float(roc_auc_score(y, probabilities))
+    return float(np.mean((probabilities > 0.5) == (y > 0.5))), float(
+        roc_auc_score(y, probabilities)
+    )
 
 
 def private(data, epsilon: float, settings: Settings, runs: int) -> tuple[float, float]:
@@ -52,7 +54,9 @@ def private(data, epsilon: float, settings: Settings, runs: int) -> tuple[float,
     optim = numpyro.optim.Adam(settings.learning_rate)
     dpsvi = dp.DPSVI(
         model,
-        AutoNormal(model, init_loc_fn=numpyro.infer.init_to_value(values={"w": np.zeros(x.shape[1])})),
+        AutoNormal(
+            model, init_loc_fn=numpyro.infer.init_to_value(values={"w": np.zeros(x.shape[1])})
+        ),
         optim,
         plan=plan,
     )

@@ -39,7 +39,9 @@ def find(name: str) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    raise NoTable(f"No table {name!r}: pass its path, or set DISCREET_DATA to the folder that holds it.")
+    raise NoTable(
+        f"No table {name!r}: pass its path, or set DISCREET_DATA to the folder that holds it."
+    )
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -51,7 +53,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def adult(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Adult: training features and labels, test features and labels.
 
-    Five numbers scaled by public bounds to [-1, 1], six categorical columns one-hot, an intercept: 50 columns.
+    Five numbers scaled by public bounds to [-1, 1], six categorical columns one-hot, an intercept:
+    50 columns.
     """
     table = rows(path)
     columns = [np.ones(len(table))]
@@ -74,7 +77,9 @@ def abalone(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     names = [name for name in table[0] if name != "old"]
     features = np.array([[float(row[name]) for name in names] for row in table], np.float32)
     # The table comes standardised; numbers further out than four are made four.
-    features = np.concatenate([np.ones((len(table), 1), np.float32), np.clip(features, -4, 4)], axis=1)
+    features = np.concatenate(
+        [np.ones((len(table), 1), np.float32), np.clip(features, -4, 4)], axis=1
+    )
     labels = np.array([float(row["old"]) for row in table], np.float32)
     cut = int(0.8 * len(table))
     return features[:cut], labels[:cut], features[cut:], labels[cut:]

@@ -2,8 +2,8 @@
 
     python examples/adult.py ../shared/data/adult.csv.gz
 
-Columns are scaled and encoded by public bounds and categories only, so nothing about the table leaks
-into the preparation. Ends by asserting what the private fits must reach.
+Columns are scaled and encoded by public bounds and categories only, so nothing about the table
+leaks into the preparation. Ends by asserting what the private fits must reach.
 """
 
 from __future__ import annotations
@@ -21,12 +21,23 @@ REQUIRED = {1.0: (0.842, 0.893), 0.1: (0.832, 0.876)}
 
 def main() -> None:
     """Fit, print, assert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", type=Path, help="adult.csv.gz (looked for in $DISCREET_DATA if left out)")
-    parser.add_argument("--runs", type=int, default=5, help="private fits to average over (default: 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table",
+        nargs="?",
+        type=Path,
+        help="adult.csv.gz (looked for in $DISCREET_DATA if left out)",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="private fits to average over (default: 5)"
+    )
     arguments = parser.parse_args()
     data = _tables.adult(arguments.table or _tables.find("adult.csv.gz"))
-    print(f"Adult: {len(data[0])} training records, {data[0].shape[1]} columns, {len(data[2])} test records")
+    print(
+        f"Adult: {len(data[0])} training records, {data[0].shape[1]} columns, {len(data[2])} test records"
+    )
     _logistic.non_private(data)
     for epsilon, (accuracy, auc) in REQUIRED.items():
         reached = _logistic.private(data, epsilon, SETTINGS, arguments.runs)

@@ -2,8 +2,9 @@
 
     python examples/adult_plan.py ../shared/data/adult.csv.gz
 
-The dry run fits invented tables: it knows the schema and the number of records, and no record. Then Adult is fitted privately at
-the same epsilon, on the same schema. Ends by asserting that the fit is as close to the non-private one as was promised.
+The dry run fits invented tables: it knows the schema and the number of records, and no record. Then
+Adult is fitted privately at the same epsilon, on the same schema. Ends by asserting that the fit is
+as close to the non-private one as was promised.
 """
 
 from __future__ import annotations
@@ -28,13 +29,22 @@ SLACK, TIMES = 0.02, 2.0
 
 def main() -> None:
     """Dry run, fit, compare, assert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", type=Path, help="adult.csv.gz (looked for in $DISCREET_DATA if left out)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table",
+        nargs="?",
+        type=Path,
+        help="adult.csv.gz (looked for in $DISCREET_DATA if left out)",
+    )
     parser.add_argument("--epsilon", type=float, default=1.0)
     arguments = parser.parse_args()
     public = adult_twin.schema()
     started = time.perf_counter()
-    found = dry_run("logistic", public, num_records=32_561, epsilon=arguments.epsilon, progress_bar=False)
+    found = dry_run(
+        "logistic", public, num_records=32_561, epsilon=arguments.epsilon, progress_bar=False
+    )
     print(f"{found}\n(in {time.perf_counter() - started:.0f} s)\n")
     tables = adult_twin.read(arguments.table or _tables.find("adult.csv.gz"), public)
     train, test = (encode(table, public) for table in tables)
@@ -43,12 +53,18 @@ def main() -> None:
     result = fit_newton(dp.random.key(), train.x, train.y, found.plan, levels=are_levels(public))
     draws = result.to_predict
     logits = draws["intercept"][:, None] + draws["weights"] @ test.x.T
-    reached = dp.predict.classification_metrics(test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0), non_private=True)
+    reached = dp.predict.classification_metrics(
+        test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0), non_private=True
+    )
     unprotected = LogisticRegression(max_iter=2_000).fit(train.x, train.y)
-    exact = dp.predict.classification_metrics(test.y, unprotected.predict_proba(test.x)[:, 1], non_private=True)
+    exact = dp.predict.classification_metrics(
+        test.y, unprotected.predict_proba(test.x)[:, 1], non_private=True
+    )
     lost, promised = exact.auc - reached.auc, found.asked.best - found.asked.score
     print(f"Adult at epsilon = {arguments.epsilon:g}, test rows (not private):")
-    print(f"  AUC {reached.auc:.4f}, without privacy {exact.auc:.4f}; lost {lost:.4f}, promised {promised:.4f}")
+    print(
+        f"  AUC {reached.auc:.4f}, without privacy {exact.auc:.4f}; lost {lost:.4f}, promised {promised:.4f}"
+    )
     print(f"  noise over sampling {result.ratio:.2f}, promised {found.asked.ratio:.2f}")
     print(f"  {result.statement.use}, promised {found.asked.use}")
     assert lost <= promised + SLACK, (lost, promised)

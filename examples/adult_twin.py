@@ -2,10 +2,11 @@
 
     python examples/adult_twin.py ../shared/data/adult.csv.gz --epsilon 1
 
-The schema below is all that the twins' model knows of the table before it is counted: bounds and categories that anybody can
-look up. `dp.synthetic.utility_report` trains a logistic regression of the income on each twin, tests it on the real test rows,
-and compares shares of columns and of pairs. The figures are of real records and not private; Adult is public. Ends by asserting
-what the twins must reach.
+The schema below is all that the twins' model knows of the table before it is counted: bounds and
+categories that anybody can look up. `dp.synthetic.utility_report` trains a logistic regression of
+the income on each twin, tests it on the real test rows, and compares shares of columns and of
+pairs. The figures are of real records and not private; Adult is public. Ends by asserting what the
+twins must reach.
 """
 
 from __future__ import annotations
@@ -53,10 +54,13 @@ QUICK = Settings(2, 100_000, accuracy=0.82, auc=0.87, one_way=0.02, two_way=0.05
 def schema() -> Schema:
     """The columns of Adult but two: fnlwgt weighs the survey, education is education_num in words."""
     texts = {name: text.replace(" ?", "") for name, text in _tables.ADULT_CATEGORIES.items()}
-    missing = {name for name in texts if texts[name] != _tables.ADULT_CATEGORIES[name]} | {"native_country"}
+    missing = {name for name in texts if texts[name] != _tables.ADULT_CATEGORIES[name]} | {
+        "native_country"
+    }
     categories = {**texts, "native_country": COUNTRIES, "income": "<=50K >50K"}
     numbers = [
-        Column(name=name, kind=Kind.COUNT, bounds=(low, high)) for name, (low, high, _) in _tables.ADULT_NUMBERS.items()
+        Column(name=name, kind=Kind.COUNT, bounds=(low, high))
+        for name, (low, high, _) in _tables.ADULT_NUMBERS.items()
     ]
     others = [
         Column(
@@ -67,7 +71,9 @@ def schema() -> Schema:
         )
         for name, text in categories.items()
     ]
-    return Schema(columns=(*numbers, *others), target="income", each_row=True, missing_values=("?",))
+    return Schema(
+        columns=(*numbers, *others), target="income", each_row=True, missing_values=("?",)
+    )
 
 
 def read(path: Path, public: Schema) -> tuple[pyarrow.Table, pyarrow.Table]:
@@ -83,20 +89,36 @@ def fit(
 ) -> tuple[dp.models.MixtureOfProducts, MarginalsResult]:
     """Count, which is the only part that reads records and is private, and fit a mixture to the noisy counts."""
     plan = MarginalsPlan.calibrate(public, epsilon=epsilon, delta=DELTA)
-    return fit_twins(private_marginals(dp.random.key(), train, plan), **({} if steps is None else {"num_steps": steps}))
+    return fit_twins(
+        private_marginals(dp.random.key(), train, plan),
+        **({} if steps is None else {"num_steps": steps}),
+    )
 
 
 def main() -> None:
     """Fit, draw, try, assert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", type=Path, help="adult.csv.gz (looked for in $DISCREET_DATA if left out)")
-    parser.add_argument("--quick", action="store_true", help="a short fit and two twins: half a minute")
-    parser.add_argument("--epsilon", type=float, default=1.0, help="only at 1 and more is the utility asserted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table",
+        nargs="?",
+        type=Path,
+        help="adult.csv.gz (looked for in $DISCREET_DATA if left out)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a short fit and two twins: half a minute"
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="only at 1 and more is the utility asserted"
+    )
     parser.add_argument("--picture", type=Path, help="where to draw the shares of each column")
     arguments = parser.parse_args()
     settings, public = QUICK if arguments.quick else FULL, schema()
     train, test = read(arguments.table or _tables.find("adult.csv.gz"), public)
-    print(f"Adult: {len(train)} training records, {len(public.columns)} columns, {len(test)} test records")
+    print(
+        f"Adult: {len(train)} training records, {len(public.columns)} columns, {len(test)} test records"
+    )
 
     # Processor time of all cores: what else runs on the machine does not count.
     started = time.process_time()
@@ -106,18 +128,27 @@ def main() -> None:
         f"{time.process_time() - started:.0f} s of processor time"
     )
     twins = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=settings.twins)
-    report = dp.synthetic.utility_report(twins, test, public, training_table=train, non_private=True)
+    report = dp.synthetic.utility_report(
+        twins, test, public, training_table=train, non_private=True
+    )
     print(report)
     if arguments.picture:
         report.plot(arguments.picture)
     accuracy, auc = (report.prediction("income", score)[0] for score in ("accuracy", "AUC"))
     print(f"  trained on a twin (mean of {len(twins)}): accuracy {accuracy:.4f}, AUC {auc:.4f}")
     distances = [marginal_distances(twin, train, public, non_private=True) for twin in twins]
-    one_way, two_way = np.mean([d.mean_one_way for d in distances]), np.mean([d.mean_two_way for d in distances])
-    print(f"  mean distance to the training rows: one column {one_way:.4f}, two columns {two_way:.4f}")
+    one_way, two_way = (
+        np.mean([d.mean_one_way for d in distances]),
+        np.mean([d.mean_two_way for d in distances]),
+    )
+    print(
+        f"  mean distance to the training rows: one column {one_way:.4f}, two columns {two_way:.4f}"
+    )
 
     started = time.process_time()
-    (long,) = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=1, num_records=settings.rows)
+    (long,) = dp.synthetic.synthesize(
+        dp.random.key(), result, model, num_twins=1, num_records=settings.rows
+    )
     seconds = time.process_time() - started
     print(f"  a twin of {len(long):,} rows: {seconds:.1f} s of processor time")
     assert result.statement.epsilon <= arguments.epsilon

@@ -3,9 +3,9 @@
     python examples/default_settings.py                      # a few minutes on two idle cores
     python examples/default_settings.py --records 2000 --only logistic
 
-Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept and weights (those of
-each group) to the truth, beside that of scikit-learn without privacy (a fit for each group). Ends by asserting that privacy
-costs no more than docs/models.md says.
+Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept
+and weights (those of each group) to the truth, beside that of scikit-learn without privacy (a fit
+for each group). Ends by asserting that privacy costs no more than docs/models.md says.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ def fitted(model, *records) -> dict[str, np.ndarray]:
     plan = settings.plan(epsilon=1.0, delta=DELTA, num_records=len(records[0]))
     result = settings.dpsvi(plan).run(dp.random.key(), *records, progress_bar=False)
     assert result.statement.epsilon <= 1
-    return {name: np.asarray(values) for name, values in result.posterior(dp.random.key(), 500).items()}
+    return {
+        name: np.asarray(values) for name, values in result.posterior(dp.random.key(), 500).items()
+    }
 
 
 def error(intercept, weights, truth=TRUTH) -> float:
     """Root mean square error of the coefficients."""
-    return float(np.sqrt(np.mean((np.column_stack([np.ravel(intercept), np.atleast_2d(weights)]) - truth) ** 2)))
+    return float(
+        np.sqrt(
+            np.mean((np.column_stack([np.ravel(intercept), np.atleast_2d(weights)]) - truth) ** 2)
+        )
+    )
 
 
 def table(num_records: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
@@ -61,7 +67,9 @@ def regression(model, reference, draw_target) -> Callable[[int], Figures]:
         y = draw_target(predictor, rng).astype(np.float32)
         draws = fitted(model, x, y)
         free = reference.fit(x, y)
-        return error(draws["intercept"].mean(), draws["weights"].mean(axis=0)), error(free.intercept_, free.coef_)
+        return error(draws["intercept"].mean(), draws["weights"].mean(axis=0)), error(
+            free.intercept_, free.coef_
+        )
 
     return measure
 
@@ -74,9 +82,14 @@ def groups(num_records: int) -> Figures:
     predictor = truth[group, 0] + np.sum(x * truth[group, 1:], axis=1)
     y = binary(predictor, rng).astype(np.float32)
     draws = fitted(hierarchical(logistic_regression, GROUPS), x, group.astype(np.int32), y)
-    alone = [linear_model.LogisticRegression(C=100).fit(x[group == g], y[group == g]) for g in range(GROUPS)]
+    alone = [
+        linear_model.LogisticRegression(C=100).fit(x[group == g], y[group == g])
+        for g in range(GROUPS)
+    ]
     free = error([a.intercept_[0] for a in alone], [a.coef_[0] for a in alone], truth)
-    return error(draws["group_intercept"].mean(axis=0), draws["group_weights"].mean(axis=0), truth), free
+    return error(
+        draws["group_intercept"].mean(axis=0), draws["group_weights"].mean(axis=0), truth
+    ), free
 
 
 def binary(predictor, rng):
@@ -85,7 +98,8 @@ def binary(predictor, rng):
 
 
 POISSON = linear_model.PoissonRegressor(alpha=0.0, max_iter=1_000)
-# What is measured, and by how much the private figure may be worse with 2,000 and with 30,000 records.
+# What is measured, and by how much the private figure may be worse with 2,000 and with 30,000
+# records.
 MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
     "logistic": (
         regression(logistic_regression, linear_model.LogisticRegression(C=100), binary),
@@ -94,14 +108,24 @@ MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
     ),
     "linear": (
         regression(
-            linear_regression, linear_model.LinearRegression(), lambda p, rng: p + 0.3 * rng.normal(size=len(p))
+            linear_regression,
+            linear_model.LinearRegression(),
+            lambda p, rng: p + 0.3 * rng.normal(size=len(p)),
         ),
         0.1,
         0.02,
     ),
-    "poisson": (regression(poisson_regression, POISSON, lambda p, rng: rng.poisson(np.exp(p))), 0.1, 0.02),
+    "poisson": (
+        regression(poisson_regression, POISSON, lambda p, rng: rng.poisson(np.exp(p))),
+        0.1,
+        0.02,
+    ),
     "negative binomial": (
-        regression(negative_binomial_regression, POISSON, lambda p, rng: rng.poisson(rng.gamma(2, np.exp(p) / 2))),
+        regression(
+            negative_binomial_regression,
+            POISSON,
+            lambda p, rng: rng.poisson(rng.gamma(2, np.exp(p) / 2)),
+        ),
         0.2,
         0.04,
     ),
@@ -111,16 +135,30 @@ MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
 
 def main() -> None:
     """Fit, print, assert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, nargs="+", default=[2_000, 30_000], help="sizes of the tables")
-    parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS), help="models (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--records", type=int, nargs="+", default=[2_000, 30_000], help="sizes of the tables"
+    )
+    parser.add_argument(
+        "--only", choices=MODELS, nargs="+", default=list(MODELS), help="models (default: all)"
+    )
     arguments = parser.parse_args()
     for name in arguments.only:
         measure, *allowed = MODELS[name]
         for num_records in arguments.records:
             private, free = measure(num_records)
-            print(f"{name}, {num_records} records: private {private:.3f}, without privacy {free:.3f}", flush=True)
-            assert abs(private - free) <= allowed[num_records >= 30_000], (name, num_records, private, free)
+            print(
+                f"{name}, {num_records} records: private {private:.3f}, without privacy {free:.3f}",
+                flush=True,
+            )
+            assert abs(private - free) <= allowed[num_records >= 30_000], (
+                name,
+                num_records,
+                private,
+                free,
+            )
 
 
 if __name__ == "__main__":

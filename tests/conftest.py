@@ -1,11 +1,12 @@
 """Fixtures and options that all tests share: where the tables are, compiled programs, and which tests are quick.
 
-Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths of the time.
-`tests/costs.tsv` holds the processor time of every test that takes more than `QUICK_SECONDS`. `make test` (`--quick`)
-leaves them out, except those marked `essential`: an honest fit and a planted fault for each method, the rules of the
-verifier, refusals. `make test-all` runs everything; with `--rest` what `make test` does not, and with `--record-costs` it
-writes the file anew. A test that the file does not name counts as quick. A fixture that tests share is counted in full for
-each of them: without the first of them, the next one pays for it.
+Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths
+of the time. `tests/costs.tsv` holds the processor time of every test that takes more than
+`QUICK_SECONDS`. `make test` (`--quick`) leaves them out, except those marked `essential`: an honest
+fit and a planted fault for each method, the rules of the verifier, refusals. `make test-all` runs
+everything; with `--rest` what `make test` does not, and with `--record-costs` it writes the file
+anew. A test that the file does not name counts as quick. A fixture that tests share is counted in
+full for each of them: without the first of them, the next one pays for it.
 """
 
 import gc
@@ -24,20 +25,27 @@ COSTS = Path(__file__).with_name("costs.tsv")
 QUICK_SECONDS = 0.25
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
-_shared: dict[Any, float] = {}  # seconds that a fixture of more than one test took, the last time that it was made
+_shared: dict[
+    Any, float
+] = {}  # seconds that a fixture of more than one test took, the last time that it was made
 _made_now: set[Any] = set()  # those made since the present test began
 
 
-# Traces are large and live long: looking through them for garbage at Python's own rate takes a twentieth of the tests' time.
+# Traces are large and live long: looking through them for garbage at Python's own rate takes a
+# twentieth of the tests' time.
 gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quick", action="store_true", help=f"leave out tests of more than {QUICK_SECONDS:g} s (costs.tsv)"
+        "--quick",
+        action="store_true",
+        help=f"leave out tests of more than {QUICK_SECONDS:g} s (costs.tsv)",
     )
     parser.addoption("--rest", action="store_true", help="leave out what --quick runs")
-    parser.addoption("--record-costs", action="store_true", help="write tests/costs.tsv from this run")
+    parser.addoption(
+        "--record-costs", action="store_true", help="write tests/costs.tsv from this run"
+    )
 
 
 def recorded_costs() -> dict[str, float]:
@@ -51,7 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not quick and not rest:
         return
     costs = recorded_costs()
-    slow = {item for item in items if item.nodeid in costs and item.get_closest_marker("essential") is None}
+    slow = {
+        item
+        for item in items
+        if item.nodeid in costs and item.get_closest_marker("essential") is None
+    }
     config.hook.pytest_deselected(items=[item for item in items if (item in slow) == quick])
     items[:] = [item for item in items if (item in slow) != quick]
 
@@ -79,11 +91,15 @@ def pytest_fixture_setup(fixturedef: Any) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
     report = yield
     if call.when == "teardown":
         used = {found[-1] for found in item._fixtureinfo.name2fixturedefs.values()}
-        own = processor_time() - item.stash[_STARTED] - sum(_shared[fixture] for fixture in _made_now)
+        own = (
+            processor_time() - item.stash[_STARTED] - sum(_shared[fixture] for fixture in _made_now)
+        )
         seconds = own + sum(_shared.get(fixture, 0.0) for fixture in used)
         report.user_properties.append(("processor seconds", seconds))
     return report
@@ -96,18 +112,25 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-costs") and not hasattr(session.config, "workerinput"):
-        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= QUICK_SECONDS)
-        COSTS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in costly), encoding="utf-8")
+        costly = sorted(
+            (name, seconds) for name, seconds in _measured.items() if seconds >= QUICK_SECONDS
+        )
+        COSTS.write_text(
+            "".join(f"{seconds:.2f}\t{name}\n" for name, seconds in costly), encoding="utf-8"
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Share compiled programs between workers and child processes, in a folder that is deleted after the run.
 
-    A folder of its own for each run, which nobody else may open: what lies there is run as it is. JAX names a program after all
-    that it consists of and all options it was compiled with, so what a test compiles is what it would have compiled. It does not
-    lock the folder; a file that is being written while another worker reads it is compiled again (pyproject.toml).
+    A folder of its own for each run, which nobody else may open: what lies there is run as it is.
+    JAX names a program after all that it consists of and all options it was compiled with, so what
+    a test compiles is what it would have compiled. It does not lock the folder; a file that is
+    being written while another worker reads it is compiled again (pyproject.toml).
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # of the process that started this one, or the caller's own
+    if (
+        "JAX_COMPILATION_CACHE_DIR" in os.environ
+    ):  # of the process that started this one, or the caller's own
         return
     folder = tempfile.mkdtemp(prefix="discreet-tests-")
     settings = {
@@ -152,7 +175,8 @@ def repository() -> Path:
 def table():
     """A function from a file name to the path of that public table; skips the test where the table is absent.
 
-    Tables are never committed. They are looked for in $DISCREET_DATA, then in ../shared/data beside the repository.
+    Tables are never committed. They are looked for in $DISCREET_DATA, then in ../shared/data beside
+    the repository.
     """
 
     def find(name: str) -> Path:

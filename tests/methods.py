@@ -39,7 +39,9 @@ def calibrated(kind: Any, relation: dp.Relation = ADD, **shape: Any) -> Any:
 
 def plan(relation: dp.Relation = ADD, **changes: Any) -> dp.PrivacyPlan:
     return calibrated(
-        dp.PrivacyPlan, relation, **{"num_steps": 5, "sampling": dp.FullBatch(), "clipping_norm": 1.0, **changes}
+        dp.PrivacyPlan,
+        relation,
+        **{"num_steps": 5, "sampling": dp.FullBatch(), "clipping_norm": 1.0, **changes},
     )
 
 
@@ -63,13 +65,20 @@ def by_langevin(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: An
 
 
 def one_sample(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
-    terms: dict[str, Any] = {"epsilon": 1.0, "log_likelihood_bound": 2.0, "relation": relation, "num_records": N}
+    terms: dict[str, Any] = {
+        "epsilon": 1.0,
+        "log_likelihood_bound": 2.0,
+        "relation": relation,
+        "num_records": N,
+    }
     ops = dp.OnePosteriorSample(model, **terms, num_warmup=10, num_samples=10)
     return ops.run(key, x, progress_bar=False, **options)
 
 
 def by_moments(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
-    return fit_moments(key, x[:, None], 0.5 * x, calibrated(MomentsPlan, relation, num_features=1), **options)
+    return fit_moments(
+        key, x[:, None], 0.5 * x, calibrated(MomentsPlan, relation, num_features=1), **options
+    )
 
 
 def by_newton(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
@@ -90,15 +99,21 @@ def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -
     )
 
 
-def bought(key: Any, x: Any = X, relation: dp.Relation = ADD, person: str | None = None, **options: Any) -> Any:
-    plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, relation=relation, person=person)
+def bought(
+    key: Any, x: Any = X, relation: dp.Relation = ADD, person: str | None = None, **options: Any
+) -> Any:
+    plan = PrivateSchemaPlan.calibrate(
+        ("x",), epsilon=1.0, delta=1e-6, relation=relation, person=person
+    )
     return dp.private_schema.private_schema(key, {"x": x, "id": np.arange(len(x))}, plan, **options)
 
 
 def scored(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     if "person" in options:
         options["groups"] = np.arange(len(x))
-    return dp.scores.private_metrics(key, lambda rows: rows, x, x > 0.5, plan=score_plan(relation), **options)
+    return dp.scores.private_metrics(
+        key, lambda rows: rows, x, x > 0.5, plan=score_plan(relation), **options
+    )
 
 
 @functools.cache
@@ -116,11 +131,15 @@ def ranked(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) ->
 
 def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(dp.standardise.Standardisation, relation, num_columns=1, epsilon=0.2)
-    return dp.standardise.private_standardisation(key, x[:, None], low=0, high=1, plan=terms, **options)
+    return dp.standardise.private_standardisation(
+        key, x[:, None], low=0, high=1, plan=terms, **options
+    )
 
 
 def selected(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
-    of_runs = {name: value for name, value in options.items() if name in ("person", "non_private_seed")}
+    of_runs = {
+        name: value for name, value in options.items() if name in ("person", "non_private_seed")
+    }
 
     def candidate(key: Any, ledger: Any) -> tuple[float, None]:
         return scored(key, x, relation, ledger=ledger, **of_runs).accuracy.value, None
@@ -151,8 +170,12 @@ ASK_FOR_A_SEED = bought, counted, ranked, scored, selected, standardised
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same to the bit."""
     if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one) if field.metadata.get("file", True)]
-        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in names)
+        names = [
+            field.name for field in dataclasses.fields(one) if field.metadata.get("file", True)
+        ]
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name)) for name in names
+        )
     if isinstance(one, dict | list | tuple):
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         return all(same(a, b) for a, b in zip(leaves, others, strict=True))

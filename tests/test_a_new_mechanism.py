@@ -18,7 +18,14 @@ import discreet as dp
 from discreet.methods.audit import worst_case
 from discreet.privacy.accounting import NOISES, event_from_dict, event_to_dict
 from discreet.privacy.accounting._choices import PurePair
-from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
+from discreet.privacy.mechanisms import (
+    FLOAT_GAUSSIAN,
+    GAUSSIAN,
+    LAPLACE,
+    MECHANISMS,
+    FloatMechanism,
+    add_noise,
+)
 from discreet.privacy.report import make_statement, statement_from_dict
 
 NUM_RECORDS = 60
@@ -95,7 +102,9 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     assert any("Proved before it ran" in note for note in result.statement.notes)
     # With the counts' and the loss's share of the release: 2 / sqrt(0.961), and 2 / sqrt(0.981).
     assert "doubled Gaussian noise of half deviation 2.04" in str(result.statement)
-    assert "doubled Gaussian noise of half deviation 2.019 (2.019 C" in plan(mechanism=DOUBLED).explain(1e-5)
+    assert "doubled Gaussian noise of half deviation 2.019 (2.019 C" in plan(
+        mechanism=DOUBLED
+    ).explain(1e-5)
     assert statement_from_dict(result.statement.to_dict()) == result.statement
     assert dp.load_result(result.save(tmp_path / "fit")).plan == result.plan
     with pytest.raises(ValueError, match="supports Gaussian noise only"):
@@ -107,7 +116,9 @@ def test_the_noise_of_a_fit_is_its_own(listed):
 
     def gradients(plan):
         dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.SGD(1e-6), plan=plan)
-        return dpsvi.run(dp.random.key(1), ROWS, progress_bar=False, keep_gradients=True).trace.gradients
+        return dpsvi.run(
+            dp.random.key(1), ROWS, progress_bar=False, keep_gradients=True
+        ).trace.gradients
 
     floats = [plan(x, mechanism=FLOAT_GAUSSIAN) for x in (4.0, 2.0)]
     doubled, wide, narrow = (gradients(x) for x in (plan(mechanism=DOUBLED), *floats))
@@ -118,17 +129,22 @@ def test_the_noise_of_a_fit_is_its_own(listed):
 def test_calibration_asks_for_its_event():
     facts = {"sampling": dp.FullBatch(), "clipping_norm": 1.0, "num_records": 100, "num_steps": 3}
     usual, doubled = (
-        dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, mechanism=x, **facts) for x in (GAUSSIAN, DOUBLED)
+        dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, mechanism=x, **facts)
+        for x in (GAUSSIAN, DOUBLED)
     )
     assert doubled.noise_multiplier == pytest.approx(usual.noise_multiplier / 2, rel=1e-3)
 
 
 @pytest.mark.essential
 def test_one_that_is_not_listed_is_refused_for_that_reason():
-    with pytest.raises(dp.PrivacyError, match=r"(?i)the noise of DoubledGaussian is not on the list") as error:
+    with pytest.raises(
+        dp.PrivacyError, match=r"(?i)the noise of DoubledGaussian is not on the list"
+    ) as error:
         fit(plan(1.9, mechanism=DOUBLED))
     assert "discreet.mechanisms.MECHANISMS" in error.value.remedy
-    with pytest.raises(dp.PrivacyError, match=r"(?i)the noise of DoubledGaussian is not on the list"):
+    with pytest.raises(
+        dp.PrivacyError, match=r"(?i)the noise of DoubledGaussian is not on the list"
+    ):
         dp.certify(step, dp.random.key(1), ROWS, MASK, records=(1,), mask=2)
 
 
@@ -141,7 +157,13 @@ class RoundingGaussian(DoubledGaussian):
 
 def test_one_that_rounds_says_how_much_of_its_noise_that_is(monkeypatch):
     def step(key, rows, mask):
-        return add_noise(rounding, key, dp.sum_records(dp.clip_records(rows, 1.0), mask), 1.5, multiplier=multiplier)
+        return add_noise(
+            rounding,
+            key,
+            dp.sum_records(dp.clip_records(rows, 1.0), mask),
+            1.5,
+            multiplier=multiplier,
+        )
 
     rounding, multiplier = RoundingGaussian(), 2.0
     MECHANISMS.append(rounding)
@@ -189,7 +211,11 @@ class NormNoise(FloatMechanism):
 
     def noise(self, key, dim, dtype):
         direction = FLOAT_GAUSSIAN.noise(key, dim, dtype)
-        return direction / jnp.linalg.norm(direction) * jax.random.gamma(jax.random.fold_in(key, 1), dim, dtype=dtype)
+        return (
+            direction
+            / jnp.linalg.norm(direction)
+            * jax.random.gamma(jax.random.fold_in(key, 1), dim, dtype=dtype)
+        )
 
 
 class HalfNoise(NormNoise):
@@ -227,23 +253,38 @@ def test_a_new_event_is_one_entry(with_event):
     assert opened.symbols == ("scale",)
     assert opened.at(scale=2.0).event == certified().event
 
-    facts = {"sampling": dp.PoissonSampling(0.4), "clipping_norm": 1.0, "num_records": 100, "num_steps": 2}
+    facts = {
+        "sampling": dp.PoissonSampling(0.4),
+        "clipping_norm": 1.0,
+        "num_records": 100,
+        "num_steps": 2,
+    }
     calibrated = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, mechanism=NORM, **facts)
     # Two steps of at most 1/2 each, amplified: log(1 + q (e^x - 1)) = 1/2.
-    assert 1 / calibrated.noise_multiplier == pytest.approx(math.log(1 + math.expm1(0.5) / 0.4), rel=1e-2)
+    assert 1 / calibrated.noise_multiplier == pytest.approx(
+        math.log(1 + math.expm1(0.5) / 0.4), rel=1e-2
+    )
     assert event_from_dict(event_to_dict(calibrated.event())) == calibrated.event()
     assert "K-norm noise of scale" in calibrated.explain(1e-5)
     stated = make_statement(calibrated, steps_completed=2, reproducible=False)
     assert "was added to the sum as a whole." in " ".join(str(stated).split())
     with pytest.raises(ValueError, match="NormDpEvent on a Poisson sample has no dominating pair"):
-        dp.PrivacyPlan(**facts, noise_multiplier=2.0, mechanism=NORM, relation=dp.Relation.REPLACE_ONE).epsilon(1e-5)
+        dp.PrivacyPlan(
+            **facts, noise_multiplier=2.0, mechanism=NORM, relation=dp.Relation.REPLACE_ONE
+        ).epsilon(1e-5)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("mechanism", "found"), [(NORM, False), (HalfNoise(), True)])
 def test_an_audit_finds_half_the_noise(with_event, mechanism, found):
     """Half the noise has epsilon 4, and 2 is claimed."""
-    facts = {"sampling": dp.FullBatch(), "clipping_norm": 1.0, "num_records": 8, "num_steps": 1, "target_delta": 1e-3}
+    facts = {
+        "sampling": dp.FullBatch(),
+        "clipping_norm": 1.0,
+        "num_records": 8,
+        "num_steps": 1,
+        "target_delta": 1e-3,
+    }
     claimed = worst_case(dp.PrivacyPlan(**facts, noise_multiplier=0.5, mechanism=mechanism))
     assert claimed.audit(delta=1e-3, runs=4000, progress_bar=False).contradicted == found
 
@@ -259,7 +300,9 @@ def test_an_unknown_norm_is_refused(with_event, monkeypatch):
 
 
 def test_an_event_without_a_pair_is_refused_for_that_reason():
-    with pytest.raises(ValueError, match=r"NormDpEvent cannot be accounted for.*discreet\.accounting\.NOISES"):
+    with pytest.raises(
+        ValueError, match=r"NormDpEvent cannot be accounted for.*discreet\.accounting\.NOISES"
+    ):
         dp.PrivacyPlan(
             sampling=dp.FullBatch(),
             clipping_norm=1.0,

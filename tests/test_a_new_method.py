@@ -1,7 +1,7 @@
 """A method of one's own: a plan, a result, an exact sum, and a function that makes one act. Here a histogram of a column.
 
-It is the example of CONTRIBUTING.md ("A method of inference"). Nothing in the library refers to it; it passes the tests of all
-methods in test_act.py, so a copy starts complete.
+It is the example of CONTRIBUTING.md ("A method of inference"). Nothing in the library refers to it;
+it passes the tests of all methods in test_act.py, so a copy starts complete.
 """
 
 import dataclasses
@@ -33,11 +33,18 @@ class HistogramPlan(GaussianPlan):
 
     def __post_init__(self) -> None:
         if len(self.edges) < 2 or not np.all(np.diff(self.edges) > 0):
-            refuse("edges", self.edges, "at least two increasing numbers", "They are public: do not compute them.")
+            refuse(
+                "edges",
+                self.edges,
+                "at least two increasing numbers",
+                "They are public: do not compute them.",
+            )
         super().__post_init__()
 
     @classmethod
-    def calibrate(cls, edges: tuple[float, ...], *, epsilon: float, delta: float, relation: dp.Relation = ADD) -> Self:
+    def calibrate(
+        cls, edges: tuple[float, ...], *, epsilon: float, delta: float, relation: dp.Relation = ADD
+    ) -> Self:
         """Find the least noise for an epsilon."""
         return cls._calibrated(epsilon, delta, edges=edges, relation=relation)
 
@@ -50,7 +57,9 @@ class HistogramPlan(GaussianPlan):
     def noise(self) -> Gaussian:
         """The noise on each count. A replaced record moves counts by sqrt(2), and other sums by `distance`, which is 2."""
         near = neighbours(self.relation)
-        return Gaussian(self.noise_multiplier * near.of_cells / near.distance, self.noise_multiplier)
+        return Gaussian(
+            self.noise_multiplier * near.of_cells / near.distance, self.noise_multiplier
+        )
 
     @property
     def stddev(self) -> float:
@@ -91,20 +100,31 @@ class Counts(NamedTuple):
 
 @one_release
 def private_histogram(
-    key: Any, x: Any, plan: HistogramPlan, *, person: str | None = None, ledger: dp.Ledger | None = None
+    key: Any,
+    x: Any,
+    plan: HistogramPlan,
+    *,
+    person: str | None = None,
+    ledger: dp.Ledger | None = None,
 ) -> Histogram:
     """Refuse, prove, begin, run, state. `x` has one row of each person."""
     x = np.asarray(x)
     if x.ndim != 1 or not np.all((x >= plan.edges[0]) & (x <= plan.edges[-1])):
-        raise RefusedError("x must be one column of numbers between the first and the last edge, without NaN.")
+        raise RefusedError(
+            "x must be one column of numbers between the first and the last edge, without NaN."
+        )
     act = Act.on(plan, key, ledger=ledger, unit=Unit(person))
     levels = np.digitize(x, plan.edges[1:-1]).astype(np.int32)[:, None]
     query = Query(Counts(plan.bins), plan.noise, plan.relation, records=(1, 2))
-    return Histogram(query.answer(act, levels, np.ones(len(x), bool), named=False), plan, act.statement)
+    return Histogram(
+        query.answer(act, levels, np.ones(len(x), bool), named=False), plan, act.statement
+    )
 
 
 def terms(bins: int = 3, relation: dp.Relation = ADD) -> HistogramPlan:
-    return HistogramPlan.calibrate(tuple(range(bins + 1)), epsilon=1.0, delta=1e-6, relation=relation)
+    return HistogramPlan.calibrate(
+        tuple(range(bins + 1)), epsilon=1.0, delta=1e-6, relation=relation
+    )
 
 
 def binned(key: Any, x: Any = test_act.X, relation: dp.Relation = ADD, **options: Any) -> Histogram:
@@ -119,8 +139,14 @@ X = np.repeat([0.5, 1.5, 2.5], [100, 200, 300])
     ("check", "given"),
     [
         (test_act.test_of_two_threads_with_one_key_one_is_debited_and_released, {}),
-        (test_act.test_the_programs_are_the_plan_and_with_less_noise_they_are_refused, {"relation": ADD}),
-        (test_act.test_the_programs_are_the_plan_and_with_less_noise_they_are_refused, {"relation": REPLACE}),
+        (
+            test_act.test_the_programs_are_the_plan_and_with_less_noise_they_are_refused,
+            {"relation": ADD},
+        ),
+        (
+            test_act.test_the_programs_are_the_plan_and_with_less_noise_they_are_refused,
+            {"relation": REPLACE},
+        ),
         (test_act.test_settings_of_jax_that_find_faults_stop_no_method, {}),
         (test_act.test_a_person_is_named_in_the_statement_and_in_the_ledger, {}),
         (test_act.test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated, {}),
@@ -129,7 +155,9 @@ X = np.repeat([0.5, 1.5, 2.5], [100, 200, 300])
         (test_act.test_under_a_trace_is_refused, {}),
     ],
 )
-def test_what_holds_of_every_method(check: Any, given: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_what_holds_of_every_method(
+    check: Any, given: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
     given = {"method": binned, **given}
     check(
         **{
@@ -146,12 +174,16 @@ def test_it_counts_is_saved_and_shown(tmp_path: Path, ledger: dp.Ledger) -> None
     again = Histogram.load(found.save(tmp_path / "histogram"))
     assert again.statement == found.statement
     assert (again.counts == found.counts).all()
-    page = dp.page.write_report(tmp_path / "report.html", found, ledger=ledger).read_text(encoding="utf-8")
+    page = dp.page.write_report(tmp_path / "report.html", found, ledger=ledger).read_text(
+        encoding="utf-8"
+    )
     assert "The records in each bin were counted" in page
 
 
 @pytest.mark.parametrize("x", [X[:, None], X + 1, X - 1, np.append(X, np.nan)])
-def test_wrong_records_are_refused_before_they_are_paid_for(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_records_are_refused_before_they_are_paid_for(
+    x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match="one column of numbers"):
         private_histogram(dp.random.key(), x, terms())
@@ -170,7 +202,9 @@ def test_neighbours_attain_the_bound(record: list[int], other: list[int], moved:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_half_the_noise_and_twice_the_sum_are_refused(relation: dp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_the_noise_and_twice_the_sum_are_refused(
+    relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each fault has a plan of its own shape: equal queries are proved once."""
     true, counts = terms(relation=relation).noise, Counts.__call__
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))

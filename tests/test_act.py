@@ -62,7 +62,11 @@ def ledger(tmp_path: Path) -> dp.Ledger:
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(x, marks=[pytest.mark.essential] * (x in (scored, standardised))) for x in METHODS]
+    "method",
+    [
+        pytest.param(x, marks=[pytest.mark.essential] * (x in (scored, standardised)))
+        for x in METHODS
+    ],
 )
 def test_of_two_threads_with_one_key_one_is_debited_and_released(
     method: Method, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +102,8 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     assert statement.epsilon == spent.epsilon(statement.delta)
     assert f"Debited as entry {statement.receipt.number}" in str(statement)
     assert ("Proved before it ran" in str(statement)) == (method not in (one_sample, selected))
-    # Used, it is refused before the records are looked at; so is a plan that the ledger does not hold.
+    # Used, it is refused before the records are looked at; so is a plan that the ledger does not
+    # hold.
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match="This key has drawn this noise before"):
         method(key)
@@ -120,7 +125,9 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
         (ScorePlan, {"num_records": None}),
     ],
 )
-def test_a_plan_costs_what_was_asked_and_no_more(kind: Any, shape: dict[str, Any], relation: dp.Relation) -> None:
+def test_a_plan_costs_what_was_asked_and_no_more(
+    kind: Any, shape: dict[str, Any], relation: dp.Relation
+) -> None:
     shape = {"num_records": N} | shape
     asked = {name: value for name, value in shape.items() if value is not None}
     made = kind.calibrate(epsilon=0.5, delta=1e-6, relation=relation, **asked)
@@ -138,7 +145,9 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in query, _sums:
         true = place.planned_gaussian
         monkeypatch.setattr(
-            place, "planned_gaussian", lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of)
+            place,
+            "planned_gaussian",
+            lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of),
         )
     for place in _model, _releases:
         monkeypatch.setattr(place, "proved", _sums.proved.__wrapped__)
@@ -146,13 +155,16 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-@pytest.mark.parametrize("method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)])
+@pytest.mark.parametrize(
+    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)]
+)
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together they cost what the plan does, and not less: that would be noise for nothing.
 
-    Fits in steps compare their whole loop with the plan; a posterior sample and a selection have no noise of their own.
+    Fits in steps compare their whole loop with the plan; a posterior sample and a selection have no
+    noise of their own.
     """
     compared: list[Any] = []
 
@@ -174,7 +186,9 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     if not isinstance(plan, GaussianPlan):
         return
     if method is not counted:  # its choices are no Gaussians
-        assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(1e-6) == pytest.approx(paid, rel=2e-3)
+        assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(
+            1e-6
+        ) == pytest.approx(paid, rel=2e-3)
     less_noise(monkeypatch)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         method(dp.random.key(), relation=relation)
@@ -183,14 +197,17 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
     key = dp.random.key()
     act = Act(SCORE, key, SCORE.state(reproducible=False))
-    program = SCORE.query.certificate(key, np.zeros(SCORE.width), *padded(np.zeros((1, SCORE.width))))
+    program = SCORE.query.certificate(
+        key, np.zeros(SCORE.width), *padded(np.zeros((1, SCORE.width)))
+    )
     act.prove(program)
     assert program.fingerprint in act.statement.notes[-1]
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, times=[2])
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, program)
-    # A replaced record may move a sum by less than twice what an added one does, so its event may be a cheaper one.
+    # A replaced record may move a sum by less than twice what an added one does, so its event may
+    # be a cheaper one.
     other = dataclasses.replace(SCORE, relation=dp.Relation.REPLACE_ONE)
     with pytest.raises(dp.PrivacyError, match="The plan speaks of"):
         Act.on(other, key).prove(program)
@@ -206,9 +223,15 @@ def test_a_statement_of_another_plan_is_refused_and_an_act_begins_once() -> None
     # Of a plan without slack that of its programs was not compared.
     for slack in (-1.0, float("nan"), 1.0):
         with pytest.raises(ValueError, match="slack"):
-            Act(SimpleNamespace(**vars(SCORE), event=SCORE.event, slack=slack), None, SCORE.state(reproducible=False))
+            Act(
+                SimpleNamespace(**vars(SCORE), event=SCORE.event, slack=slack),
+                None,
+                SCORE.state(reproducible=False),
+            )
     with pytest.raises(AttributeError, match="slack"):
-        Act(SimpleNamespace(**vars(SCORE), event=SCORE.event), None, SCORE.state(reproducible=False))
+        Act(
+            SimpleNamespace(**vars(SCORE), event=SCORE.event), None, SCORE.state(reproducible=False)
+        )
     act = Act.on(SCORE, dp.random.key())
     act.begin()
     with pytest.raises(ValueError, match="begins once"):
@@ -237,7 +260,10 @@ def test_what_continues_is_the_run_that_took_the_key() -> None:
 def test_what_is_not_private_is_charged_to_no_ledger(ledger: dp.Ledger) -> None:
     for statement, words in (
         (SCORE.state(reproducible=True), "can be repeated"),
-        (SCORE.state(reproducible=False).with_violations("Bounds were taken from the data."), "Bounds were taken"),
+        (
+            SCORE.state(reproducible=False).with_violations("Bounds were taken from the data."),
+            "Bounds were taken",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             Act(SCORE, dp.random.key(), statement, ledger=ledger)
@@ -262,7 +288,9 @@ def by_formula(key: Any, **options: Any) -> Any:
 
 def estimated(key: Any, **options: Any) -> Any:
     del key
-    return dp.estimators.LogisticRegression(bounds=(0, 1), num_steps=5, **PRICE).fit(X[:, None], X > 0.5, **options)
+    return dp.estimators.LogisticRegression(bounds=(0, 1), num_steps=5, **PRICE).fit(
+        X[:, None], X > 0.5, **options
+    )
 
 
 WHOLE = described, twinned, by_formula, estimated
@@ -313,8 +341,12 @@ def test_what_ends_behind_the_claim_is_not_released_and_debited_once(
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method is not counted])
-def test_a_person_is_named_in_the_statement_and_in_the_ledger(method: Method, tmp_path: Path) -> None:
-    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4, unit="one person")
+def test_a_person_is_named_in_the_statement_and_in_the_ledger(
+    method: Method, tmp_path: Path
+) -> None:
+    ledger = dp.Ledger.create(
+        tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4, unit="one person"
+    )
     with pytest.raises(ValueError, match="one record"):
         method(dp.random.key(), ledger=ledger)
     found = method(dp.random.key(), ledger=ledger, person="id")
@@ -323,7 +355,9 @@ def test_a_person_is_named_in_the_statement_and_in_the_ledger(method: Method, tm
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(method: Method, ledger: dp.Ledger) -> None:
+def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(
+    method: Method, ledger: dp.Ledger
+) -> None:
     allowed: dict[str, Any] = {}
     if method in ASK_FOR_A_SEED:
         with pytest.raises(ValueError, match="made from a seed"):
@@ -368,7 +402,12 @@ OF_MODELS: dict[str, Callable[..., Any]] = {
     "one sample": lambda model: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=2.0),
     "Newton": lambda model: dp.DPNewton(model, plan=calibrated(dp.newton.ModelPlan)),
 }
-REFUSED = (local, "'own'"), (tuned, "param site"), (closed_over, "not passed as records"), (flat, "improper")
+REFUSED = (
+    (local, "'own'"),
+    (tuned, "param site"),
+    (closed_over, "not passed as records"),
+    (flat, "improper"),
+)
 
 
 @pytest.mark.essential
@@ -391,7 +430,9 @@ def test_a_key_that_is_none_is_refused(method: Method, key: Any) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_records_is_the_plans_or_secret(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where one record is added, statements of tables of two sizes are the same, but for what is said by the releases."""
     found = [method(dp.random.key(), x=x) for x in (X, X[:-1])]
     statements = [x.statement.with_use("", "") for x in found]
@@ -400,7 +441,9 @@ def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatc
     if not hasattr(found[0].plan, "num_records"):
         return
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
-    with pytest.raises(ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"):
+    with pytest.raises(
+        ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"
+    ):
         method(dp.random.key(), x=X[:-1], relation=REPLACE)
 
 
@@ -424,9 +467,13 @@ def stats(repository: Path) -> Any:
 def test_every_method_has_every_option_that_it_needs(repository: Path) -> None:
     asked = stats(repository)
     holes = {name: words for name, words in asked.holes().items() if words}
-    assert not holes, "add them, or enter the method in NEEDLESS (tools/stats.py), with the reason in other-methods.md"
+    assert not holes, (
+        "add them, or enter the method in NEEDLESS (tools/stats.py), with the reason in other-methods.md"
+    )
     for word, names in asked.NEEDLESS.items():
-        assert all(word in asked.lacking()[name] for name in names), f"some of {names} have {word} by now"
+        assert all(word in asked.lacking()[name] for name in names), (
+            f"some of {names} have {word} by now"
+        )
     page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")
     assert all(f"`{word}" in page for word in asked.NEEDLESS)
 
@@ -443,8 +490,13 @@ def test_an_option_that_a_method_lacks_is_refused(
     options += ["keep_gradients"] * (method is not by_steps)
     for option in options:
         if method not in (ranked, scored) or option != "max_rows":  # an option of their plan
-            with pytest.raises((TypeError, ValueError), match="plan=" if method in (ranked, scored) else option):
-                method(dp.random.key(), **{option: jax.make_mesh((1,), ("x",)) if option == "mesh" else 3})
+            with pytest.raises(
+                (TypeError, ValueError), match="plan=" if method in (ranked, scored) else option
+            ):
+                method(
+                    dp.random.key(),
+                    **{option: jax.make_mesh((1,), ("x",)) if option == "mesh" else 3},
+                )
 
 
 @pytest.mark.parametrize("option", ["ledger", "checkpoint", "require_proof", "progress_bar"])

@@ -59,7 +59,12 @@ def model(y: Any, width: float = 1.0) -> None:
 
 
 def plan(**changes: Any) -> dp.PrivacyPlan:
-    facts = {"num_steps": 600, "num_records": len(Z), "noise_multiplier": 20.0, "clipping_norm": dp.AdaptiveClipping()}
+    facts = {
+        "num_steps": 600,
+        "num_records": len(Z),
+        "noise_multiplier": 20.0,
+        "clipping_norm": dp.AdaptiveClipping(),
+    }
     return dp.PrivacyPlan(**{**facts, "sampling": dp.PoissonSampling(0.2), **changes})
 
 
@@ -69,7 +74,14 @@ def make(rate: float = 0.05, noise: float = 20.0, **options: Any) -> DPSVI:
     return DPSVI(model, AutoNormal(model), optax.adam(rate), plan=changing, **options)
 
 
-def steps(key: Any, x: Any = Z, rate: float = 0.05, noise: float = 20.0, width: float = 1.0, **options: Any) -> Any:
+def steps(
+    key: Any,
+    x: Any = Z,
+    rate: float = 0.05,
+    noise: float = 20.0,
+    width: float = 1.0,
+    **options: Any,
+) -> Any:
     return make(rate, noise, width=width).run(key, x, progress_bar=False, **options)
 
 
@@ -84,7 +96,9 @@ def regression(key: Any, x: Any = X, epsilon: float = 1.0, **options: Any) -> An
     return fit_newton(key, x, Y, plan, **options)
 
 
-def of_a_model(key: Any, x: Any = X, epsilon: float = 1.0, width: float = 2.0, init: Any = None, **options: Any) -> Any:
+def of_a_model(
+    key: Any, x: Any = X, epsilon: float = 1.0, width: float = 2.0, init: Any = None, **options: Any
+) -> Any:
     plan = dp.newton.ModelPlan.calibrate(epsilon=epsilon, **TERMS)
     newton = dp.DPNewton(line, plan=plan, init=init, width=width)
     return newton.run(key, x, Y.astype(np.int32), progress_bar=False, **options)
@@ -209,13 +223,18 @@ def test_a_seed_stays_a_seed_and_a_checkpoint_changes_nothing(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["steps", "regression"])
-def test_a_key_of_the_other_kind_is_refused_by_its_own_reason(name: str, begun: Any, tmp_path: Path) -> None:
+def test_a_key_of_the_other_kind_is_refused_by_its_own_reason(
+    name: str, begun: Any, tmp_path: Path
+) -> None:
     """A secret key for a fit by a seed was refused as another model or another processor."""
     FITS[name](dp.random.key(3), checkpoint=tmp_path)
-    with pytest.raises(RefusedError, match=r"with a key made from a seed, .* and this call gives a secret key"):
+    with pytest.raises(
+        RefusedError, match=r"with a key made from a seed, .* and this call gives a secret key"
+    ):
         FITS[name](dp.random.key(), checkpoint=tmp_path)
     with pytest.raises(
-        RefusedError, match=r"with a secret key \(discreet.random.key\(\)\), and this call gives a key made from"
+        RefusedError,
+        match=r"with a secret key \(discreet.random.key\(\)\), and this call gives a key made from",
     ):
         FITS[name](dp.random.key(3), checkpoint=begun[name][0])
 
@@ -227,7 +246,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dp.
     for name in FITS:
         folder = tmp_path_factory.mktemp("begun")
         ledger = dp.Ledger.create(folder / "a.ledger", dataset="a", epsilon=3.0, delta=1e-4)
-        died(name, 1 if name.startswith("steps") else 4, dp.random.key(), folder / "fit", ledger=ledger)
+        died(
+            name,
+            1 if name.startswith("steps") else 4,
+            dp.random.key(),
+            folder / "fit",
+            ledger=ledger,
+        )
         found[name] = folder / "fit", ledger
     return found
 
@@ -241,7 +266,11 @@ def test_the_file_is_its_owners_and_holds_no_row(name: str, begun: Any) -> None:
         assert not any(row.tobytes() in content for row in table.astype(kind))
         # Nor a column, of which four rows would be seen.
         columns = table.astype(kind).T
-        assert not any(column[i : i + 4].tobytes() in content for column in columns for i in range(0, len(column), 4))
+        assert not any(
+            column[i : i + 4].tobytes() in content
+            for column in columns
+            for i in range(0, len(column), 4)
+        )
 
 
 def one_number_moved(table: np.ndarray) -> np.ndarray:
@@ -271,7 +300,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", [pytest.param("data", marks=pytest.mark.essential), *sorted(OTHERS.keys() - {"data"})])
+@pytest.mark.parametrize(
+    "what", [pytest.param("data", marks=pytest.mark.essential), *sorted(OTHERS.keys() - {"data"})]
+)
 def test_another_fit_does_not_go_on(what: str, begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change, message = OTHERS[what]
     folder, ledger = begun[name]
@@ -284,7 +315,9 @@ def test_another_fit_does_not_go_on(what: str, begun: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_another_library_version_does_not_go_on(name: str, begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_library_version_does_not_go_on(
+    name: str, begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_saved, "versions", lambda: "discreet 0.0.1")
     with pytest.raises(ValueError, match="another library version"):
         FITS[name](dp.random.key(), checkpoint=begun[name][0])
@@ -368,7 +401,9 @@ def test_a_copy_that_rounds_otherwise_draws_other_noise(begun: Any) -> None:
     assert not np.array_equal(keys[0], keys[2])
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = dp.random.key()
     whole = regression(key, checkpoint=tmp_path / "whole")
     monkeypatch.setattr(_claims, "_used", {})
@@ -383,7 +418,10 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, ledger: dp.Ledger, monkeypatc
         patch.setattr(SavedFit, "_put", full)
         with pytest.raises(OSError, match="No space") as error:
             regression(key, checkpoint=tmp_path / "fit", ledger=ledger)
-    assert f"The plan is spent. The same call continues from {tmp_path / 'fit'}" in error.value.__notes__[0]
+    assert (
+        f"The plan is spent. The same call continues from {tmp_path / 'fit'}"
+        in error.value.__notes__[0]
+    )
     check_same(regression(dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger), whole)
     assert len(ledger.debits) == 1
 
@@ -401,7 +439,12 @@ def test_ctrl_c_in_the_debit_leaves_the_checkpoint(
         patch.setattr(dp.Ledger, "debit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             regression(dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger)
-    assert regression(dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger).statement.receipt.number == 1
+    assert (
+        regression(
+            dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger
+        ).statement.receipt.number
+        == 1
+    )
     assert len(ledger.debits) == 1
 
 
@@ -422,7 +465,9 @@ def test_a_key_has_other_noise_for_other_methods(tmp_path: Path) -> None:
         regression(key, checkpoint=tmp_path)
 
 
-def test_the_best_method_gets_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_method_gets_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def tuned(x: Any) -> None:
         mean = numpyro.param("mean", 0.0)
         with numpyro.plate("people", len(x)):
@@ -440,10 +485,14 @@ def test_the_best_method_gets_the_checkpoint(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_iterates_that_are_kept_now_and_then_are_the_same_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterates_that_are_kept_now_and_then_are_the_same_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from discreet.methods.inference._trace import TraceRecorder
 
-    monkeypatch.setattr(_loop, "TraceRecorder", lambda dim, steps: TraceRecorder(dim, steps, max_bytes=4 * dim * 7))
+    monkeypatch.setattr(
+        _loop, "TraceRecorder", lambda dim, steps: TraceRecorder(dim, steps, max_bytes=4 * dim * 7)
+    )
     whole = steps(dp.random.key(3))
     assert 2 < len(whole.trace.steps) < 10
     assert whole.averaged_over == 60
@@ -477,10 +526,14 @@ def test_a_secret_key_stays_in_its_owners_file_until_the_fit_is_done(
             steps(key)
 
 
-def test_sums_that_xla_rounds_otherwise_do_not_go_on(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_that_xla_rounds_otherwise_do_not_go_on(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With --xla_cpu_max_isa=SSE4_2 the last bits of 1,008 of 1,344 parameters differed, after the same noise."""
     before = _saved.versions()
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1 --xla_dump_to=/nowhere")
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_force_host_platform_device_count=1 --xla_dump_to=/nowhere"
+    )
     assert _saved.versions() == before
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=SSE4_2")
     with pytest.raises(ValueError, match="other options of JAX or XLA"):
@@ -489,7 +542,10 @@ def test_sums_that_xla_rounds_otherwise_do_not_go_on(begun: Any, monkeypatch: py
 
 def test_a_guide_that_draws_otherwise_does_not_go_on(begun: Any) -> None:
     """The same noise on sums at other draws: parameters of two results of one checkpoint were 0.03 apart."""
-    with jax.threefry_partitionable(False), pytest.raises(ValueError, match="other options of JAX or XLA"):
+    with (
+        jax.threefry_partitionable(False),
+        pytest.raises(ValueError, match="other options of JAX or XLA"),
+    ):
         steps(dp.random.key(), checkpoint=begun["steps"][0])
 
 
@@ -510,7 +566,9 @@ def test_records_memories_come_back(tmp_path, monkeypatch):
             own = numpyro.param("own", jnp.zeros(y.shape[0]), event_dim=0)
             numpyro.sample("z", dist.Normal(own, 0.5))
 
-    local = dp.DPSVI(mixture, guide, numpyro.optim.Adam(0.05), plan=plan(clipping_norm=1.0), local="private")
+    local = dp.DPSVI(
+        mixture, guide, numpyro.optim.Adam(0.05), plan=plan(clipping_norm=1.0), local="private"
+    )
     whole = local.run(dp.random.key(3), Z, progress_bar=False)
     crash_in_steps(monkeypatch, 1)
     with pytest.raises(Crash):

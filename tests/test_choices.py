@@ -32,7 +32,9 @@ def test_coins_are_right_to_128_bits(epsilon):
 def test_answers_have_their_probabilities(rate, accepted):
     """One test of 4,000 choices; half or twice epsilon fails it. So would scores that are rounded to integers."""
     scores = jnp.array([0.0, 1.25, 2.5, -1.0, 2.75])
-    found = jax.jit(jax.vmap(lambda key: choose_on_grid(key, scores, 1.4)))(jax.random.split(KEY, 4000))
+    found = jax.jit(jax.vmap(lambda key: choose_on_grid(key, scores, 1.4)))(
+        jax.random.split(KEY, 4000)
+    )
     weights = np.exp(rate * 0.7 * np.asarray(scores, np.float64))
     level = stats.chisquare(np.bincount(found, minlength=5), 4000 * weights / weights.sum()).pvalue
     assert (level > LEVEL) == accepted
@@ -58,7 +60,10 @@ def test_neighbours_are_within_the_range_whatever_the_rounding():
     for moved in (1.0, CHOICE_GRID, 1e-3 * CHOICE_GRID, 40.0):
         for scores in (rng.normal(0, 5, 4), (rng.integers(-50, 50, 4) + 0.5) * CHOICE_GRID):
             for signs in itertools.product((-1, 1), repeat=4):
-                near = [np.round((scores + half * moved * np.array(signs)) / CHOICE_GRID) for half in (-0.5, 0.5)]
+                near = [
+                    np.round((scores + half * moved * np.array(signs)) / CHOICE_GRID)
+                    for half in (-0.5, 0.5)
+                ]
                 used = rate * np.ptp(near[1] - near[0])
                 assert used <= CHOICE.range(1.0, moved) * (1 + 1e-12)
                 worst = max(worst, used / (moved + CHOICE_GRID / 2))
@@ -66,7 +71,9 @@ def test_neighbours_are_within_the_range_whatever_the_rounding():
 
 
 def choose(key, rows, mask, epsilon=0.5):
-    return dp.exponential_mechanism(key, dp.sum_records(jnp.clip(jnp.nan_to_num(rows), -1, 1), mask), epsilon)
+    return dp.exponential_mechanism(
+        key, dp.sum_records(jnp.clip(jnp.nan_to_num(rows), -1, 1), mask), epsilon
+    )
 
 
 def proved(step, *args, **options):
@@ -79,12 +86,18 @@ def test_what_is_proved_is_how_far_one_record_moves_any_score():
     # By the norm where nothing else is known; twice, where a record may leave what is not zero.
     twice = CHOICE.range(0.5, 2.0)
     assert proved(
-        lambda k, r, m: dp.exponential_mechanism(k, dp.sum_records(dp.clip_records(r, 2.0), m), 0.5), ROWS, MASK
+        lambda k, r, m: dp.exponential_mechanism(
+            k, dp.sum_records(dp.clip_records(r, 2.0), m), 0.5
+        ),
+        ROWS,
+        MASK,
     ) == (BoundedRangeDpEvent(pytest.approx(twice)))
-    assert proved(lambda k, r: choose(k, r, jnp.ones(10, bool)), ROWS, mask=None) == BoundedRangeDpEvent(
-        pytest.approx(twice)
+    assert proved(
+        lambda k, r: choose(k, r, jnp.ones(10, bool)), ROWS, mask=None
+    ) == BoundedRangeDpEvent(pytest.approx(twice))
+    certificate = dp.certify(
+        choose, KEY, ROWS, MASK, records=1, mask=2, expect=BoundedRangeDpEvent(0.5)
     )
-    certificate = dp.certify(choose, KEY, ROWS, MASK, records=1, mask=2, expect=BoundedRangeDpEvent(0.5))
     assert certificate.slack == CHOICE.slack
     assert int(certificate(KEY, ROWS.at[:, 1].set(1e3), MASK)) in range(3)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
@@ -92,13 +105,16 @@ def test_what_is_proved_is_how_far_one_record_moves_any_score():
 
 
 @pytest.mark.parametrize(
-    "single", [jnp.negative, jnp.abs, lambda x: -jnp.abs(x), lambda x: jnp.minimum(x, 3), jax.nn.relu]
+    "single",
+    [jnp.negative, jnp.abs, lambda x: -jnp.abs(x), lambda x: jnp.minimum(x, 3), jax.nn.relu],
 )
 def test_scores_of_single_sums_move_no_further_than_these(single):
     """A median by -|below - above| was charged the joint norm of all scores: sqrt(3) times as much here."""
 
     def step(key, rows, mask):
-        return dp.exponential_mechanism(key, single(dp.sum_records(jnp.sign(jnp.nan_to_num(rows)), mask)), 0.5)
+        return dp.exponential_mechanism(
+            key, single(dp.sum_records(jnp.sign(jnp.nan_to_num(rows)), mask)), 0.5
+        )
 
     for relation, moved in (dp.Relation.ADD_OR_REMOVE_ONE, 0.5), (dp.Relation.REPLACE_ONE, 0.5):
         assert proved(step, ROWS, MASK, relation=relation) == BoundedRangeDpEvent(moved)
@@ -108,7 +124,9 @@ def test_distances_of_tables_move_by_their_weight():
     levels, expected = jnp.zeros((10, 3), jnp.int32), jnp.zeros(12, jnp.int32)
 
     def step(key, levels, mask, expected, weights=(1, 3)):
-        scores = table_distances(levels, mask, expected, (2, 3, 2), [(0, 1), (1, 2)], weights, (0, 5))
+        scores = table_distances(
+            levels, mask, expected, (2, 3, 2), [(0, 1), (1, 2)], weights, (0, 5)
+        )
         return dp.exponential_mechanism(key, scores, 0.5)
 
     for relation in dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE:
@@ -124,16 +142,25 @@ def test_distances_are_those_of_numpy_and_end_where_floats_do():
     rng = np.random.default_rng(0)
     levels, mask = rng.integers(0, 3, (50, 3)), rng.random(50) < 0.7
     expected = rng.integers(-5, 9, 12)
-    found = table_distances(levels, mask, expected, (3, 3, 3), [(2,), (0, 1)], (2, 3), (4, -1), np.arange(12))
+    found = table_distances(
+        levels, mask, expected, (3, 3, 3), [(2,), (0, 1)], (2, 3), (4, -1), np.arange(12)
+    )
     one = np.bincount(levels[mask, 2], minlength=3) + np.arange(3)
     two = np.bincount(levels[mask] @ [3, 1, 0], minlength=9) + np.arange(3, 12)
     far = [2 * (np.abs(one - expected[:3]).sum() - 4), 3 * (np.abs(two - expected[3:]).sum() + 1)]
     np.testing.assert_array_equal(found, far)
-    # A count and an expected one of which the float knows no neighbour still move by no more than 1.
+    # A count and an expected one of which the float knows no neighbour still move by no more than
+    # 1.
     huge = []
     for n in (1, 2):
         rows, far = np.zeros((n, 1), int), [2**30, -(2**30)]
-        huge.append(float(table_distances(rows, np.ones(n, bool), far, (2,), [(0,)], (1,), (0,), [2**29, 0])[0]))
+        huge.append(
+            float(
+                table_distances(rows, np.ones(n, bool), far, (2,), [(0,)], (1,), (0,), [2**29, 0])[
+                    0
+                ]
+            )
+        )
     assert abs(huge[0] - huge[1]) <= 1
 
 

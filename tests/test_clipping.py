@@ -35,7 +35,9 @@ def test_a_number_stays_a_number():
 def test_the_rule_is_the_default_of_plans():
     terms = {name: value for name, value in FACTS.items() if name != "noise_multiplier"}
     calibrated = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-6, **terms)
-    assert dp.PrivacyPlan(**FACTS).clipping_norm == calibrated.clipping_norm == dp.AdaptiveClipping()
+    assert (
+        dp.PrivacyPlan(**FACTS).clipping_norm == calibrated.clipping_norm == dp.AdaptiveClipping()
+    )
 
 
 def test_plans_with_a_rule_are_values():
@@ -54,7 +56,9 @@ def test_plans_with_a_rule_are_values():
 
 
 def test_rules_of_numpy_numbers_are_those_of_pythons():
-    by_numpy = dp.AdaptiveClipping(quantile=np.float64(0.5), initial=np.int64(2), minimum=np.float32(0.5))
+    by_numpy = dp.AdaptiveClipping(
+        quantile=np.float64(0.5), initial=np.int64(2), minimum=np.float32(0.5)
+    )
     by_hand = dp.AdaptiveClipping(quantile=0.5, initial=2, minimum=0.5)
     assert by_numpy == by_hand
     assert repr(by_numpy) == repr(by_hand)
@@ -77,7 +81,9 @@ def test_calibrate_takes_a_rule():
     assert plan.clipping_norm == rule
     assert (
         plan.noise_multiplier
-        == dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-6, clipping_norm=1.0, **facts).noise_multiplier
+        == dp.PrivacyPlan.calibrate(
+            epsilon=1.0, delta=1e-6, clipping_norm=1.0, **facts
+        ).noise_multiplier
     )
 
 
@@ -86,7 +92,9 @@ def test_the_release_keeps_the_papers_rule_for_splitting_noise(count_share, loss
     """z_delta^-2 + sigma_c^-2 (and the loss's part) is the inverse square of what the plan pays for, as released."""
     sigma, norm, loss_bound = 1.5, 0.37, 4.0
     channels = Channels(loss_share, count_share, bound=loss_bound)
-    zero = ClippedSum(jnp.zeros(3000), jnp.zeros(()), jnp.zeros(2), channels.joint_bound(jnp.float32(norm)))
+    zero = ClippedSum(
+        jnp.zeros(3000), jnp.zeros(()), jnp.zeros(2), channels.joint_bound(jnp.float32(norm))
+    )
     draw = jax.jit(jax.vmap(lambda key: mechanisms.release(key, zero, sigma)))
     released = draw(jax.random.split(dp.random.key(3), 3000))
     z_delta = np.std(released.gradient) / norm
@@ -94,7 +102,9 @@ def test_the_release_keeps_the_papers_rule_for_splitting_noise(count_share, loss
     z_delta, sigma_c = float(z_delta), float(sigma_c)
     inverse_squares = z_delta**-2 + sigma_c**-2
     if loss_share:
-        inverse_squares += float(np.std(released.loss) / channels.loss_weight(norm) / loss_bound) ** -2
+        inverse_squares += (
+            float(np.std(released.loss) / channels.loss_weight(norm) / loss_bound) ** -2
+        )
     # A standard deviation from 3,000 draws is right to 1.3 %.
     assert inverse_squares**-0.5 == pytest.approx(sigma, rel=0.01 if count_share < 0.1 else 0.06)
     assert z_delta == pytest.approx(sigma / math.sqrt(1 - count_share - loss_share), rel=0.002)
@@ -104,9 +114,15 @@ def test_the_release_keeps_the_papers_rule_for_splitting_noise(count_share, loss
 
 
 def test_c_rises_where_too_many_are_clipped_and_stays_within_its_bounds():
-    rule = dp.AdaptiveClipping(quantile=0.5, initial=2.0, learning_rate=0.2, minimum=0.1, maximum=3.0)
-    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.0))) == pytest.approx(2 * math.exp(-0.1))
-    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(1.0))) == pytest.approx(2 * math.exp(0.1))
+    rule = dp.AdaptiveClipping(
+        quantile=0.5, initial=2.0, learning_rate=0.2, minimum=0.1, maximum=3.0
+    )
+    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.0))) == pytest.approx(
+        2 * math.exp(-0.1)
+    )
+    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(1.0))) == pytest.approx(
+        2 * math.exp(0.1)
+    )
     assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.5))) == 2.0
     for clipped, limit in ((-1e30, 0.1), (1e30, 3.0)):
         assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(clipped))) == pytest.approx(limit)

@@ -25,7 +25,9 @@ importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0]
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False
+    )
 
 
 def test_the_core_imports_and_fits_without_the_extras() -> None:

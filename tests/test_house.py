@@ -18,7 +18,10 @@ STOREYS = ("privacy", "methods", "tabular", "interfaces")
 
 def rooms_of(storey: str) -> list[str]:
     """The modules that a storey's page lists, in reading order."""
-    page = ast.get_docstring(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8"))) or ""
+    page = (
+        ast.get_docstring(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8")))
+        or ""
+    )
     return re.findall(r"^    (\w+)  +\S", page, re.MULTILINE)
 
 
@@ -40,7 +43,8 @@ ORDER = [
 ]
 # A checker that shares code with what it checks proves little.
 VERIFY_MAY_IMPORT = {"random", "accounting", "sampling", "mechanisms"}
-# Packages that must not read a table: what they make, or choose, would not be public. Of `tables` they may import the schema.
+# Packages that must not read a table: what they make, or choose, would not be public. Of `tables`
+# they may import the schema.
 READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
 COMPARES_WITH_REAL_ROWS = "tabular/synthetic/_utility.py"
 SCHEMA_FILES = {"_bounds", "_cells", "_persons", "_schema", "_schema_text"}  # that read nothing
@@ -53,7 +57,9 @@ NUMPYRO_INTERNALS = {
     "numpyro.distributions.util.scale_and_mask",
     "numpyro.infer.util.helpful_support_errors",
 }
-USES_OF_NUMPYRO_INTERNALS = re.compile(r"_NumPyroOptim|_PYRO_STACK|_setup_prototype|find_valid_initial_params")
+USES_OF_NUMPYRO_INTERNALS = re.compile(
+    r"_NumPyroOptim|_PYRO_STACK|_setup_prototype|find_valid_initial_params"
+)
 
 
 def sources() -> list[Path]:
@@ -96,8 +102,12 @@ def test_each_page_lists_the_modules_of_its_storey() -> None:
     assert len(ORDER) == len(set(ORDER))
     for storey in STOREYS:
         there = {path.stem for path in (PACKAGE / storey).iterdir() if path.stem[:2] != "__"}
-        assert set(rooms_of(storey)) == there, f"discreet/{storey}/__init__.py lists other modules than there are"
-        assert len(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8")).body) == 1
+        assert set(rooms_of(storey)) == there, (
+            f"discreet/{storey}/__init__.py lists other modules than there are"
+        )
+        assert (
+            len(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8")).body) == 1
+        )
 
 
 def test_imports_go_in_one_direction() -> None:
@@ -113,11 +123,15 @@ def test_imports_go_in_one_direction() -> None:
             if parts[0] not in before | EVERYBODY_MAY_IMPORT | {room}
             and not (room == "cli" and parts == ["__version__"])
         ]
-        # Through the root, whose names load on use, one may come to any module: the command line does.
+        # Through the root, whose names load on use, one may come to any module: the command line
+        # does.
         wrong += [
             f"{name_of(path)}:{line} imports {name} through the root"
             for name, line in imported_modules(path)
-            if room != "cli" and re.match(rf"discreet(?!\.({'|'.join(STOREYS)}|{'|'.join(ORDER[:5])})\b)(\.|$)", name)
+            if room != "cli"
+            and re.match(
+                rf"discreet(?!\.({'|'.join(STOREYS)}|{'|'.join(ORDER[:5])})\b)(\.|$)", name
+            )
         ]
     assert not wrong, "see the pages of the storeys:\n" + "\n".join(wrong)
 
@@ -127,7 +141,10 @@ def test_files_of_the_prover_import_in_reading_order() -> None:
     folder = PACKAGE / "privacy" / "verify"
     page = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
     order = re.findall(r"^    ([a-z]*\.?_\w+)(?:  |$)", page, re.MULTILINE)
-    files = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("_[a-z]*.py")}
+    files = {
+        ".".join(path.relative_to(folder).with_suffix("").parts): path
+        for path in folder.rglob("_[a-z]*.py")
+    }
     assert set(order) == set(files)
     assert len(order) == len(set(order))
     wrong = [
@@ -140,7 +157,8 @@ def test_files_of_the_prover_import_in_reading_order() -> None:
     assert not wrong, "see the page of privacy/verify:\n" + "\n".join(wrong)
 
 
-# Those who make a fit's steps one by one claim the noise of one step; the act alone claims a key, and debits.
+# Those who make a fit's steps one by one claim the noise of one step; the act alone claims a key,
+# and debits.
 CLAIM_STEPS = {"methods/inference/_dpsvi.py", "interfaces/compat/d3p/svi.py"}
 
 
@@ -149,7 +167,11 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                called = (
+                    node.func.attr
+                    if isinstance(node.func, ast.Attribute)
+                    else getattr(node.func, "id", "")
+                )
                 one_step = called == "claim" and len(node.args) > 1 and name_of(path) in CLAIM_STEPS
                 if called in ("claim", "debit") and not one_step:
                     found.add((name_of(path), called))
@@ -167,7 +189,8 @@ def test_methods_refuse_traces_and_several_processes_in_one_place() -> None:
     assert not lacking
 
 
-# A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
+# A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no
+# query.
 PROVE = {"privacy/query.py", "methods/inference/_proof.py"}
 
 
@@ -201,7 +224,8 @@ def schema_names() -> set[str]:
     froms = [
         node
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.tabular.tables.")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("discreet.tabular.tables.")
     ]
     assert {str(node.module).split(".")[-1] for node in froms} == SCHEMA_FILES
     return {alias.name for node in froms for alias in node.names}
@@ -227,7 +251,9 @@ def test_no_reader_of_tables_is_loaded_for_a_schema() -> None:
         + "; print(sorted(m for m in sys.modules if m == 'pyarrow' or m.startswith('discreet.tabular.tables.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str([f"discreet.tabular.tables.{file}" for file in sorted(SCHEMA_FILES)])
+    assert done.stdout.strip() == str(
+        [f"discreet.tabular.tables.{file}" for file in sorted(SCHEMA_FILES)]
+    )
 
 
 def test_jax_internals_only_in_the_adapter() -> None:
@@ -261,7 +287,9 @@ def test_events_only_from_the_adapter() -> None:
         f"{name_of(path)}: {line}"
         for path in sources()
         if name_of(path) not in ("_dp_accounting.py", "interfaces/compat/d3p/dputil.py")
-        for line in re.findall(r"^(?:from|import) dp_accounting\b.*", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for line in re.findall(
+            r"^(?:from|import) dp_accounting\b.*", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     ]
     assert not wrong, "only discreet/_dp_accounting.py may: " + "\n".join(wrong)
 
@@ -272,9 +300,13 @@ def test_models_run_in_one_thread_at_a_time() -> None:
         name_of(path)
         for path in sources()
         if name_of(path) != "_numpyro.py"
-        and re.search(r"^(?!\s*(>>>|\.\.\.)).*\.get_trace\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+        and re.search(
+            r"^(?!\s*(>>>|\.\.\.)).*\.get_trace\(", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     ]
-    assert not wrong, "only discreet/_numpyro.py may call get_trace, use trace_of: " + ", ".join(wrong)
+    assert not wrong, "only discreet/_numpyro.py may call get_trace, use trace_of: " + ", ".join(
+        wrong
+    )
 
 
 def test_every_package_is_known() -> None:
@@ -295,7 +327,9 @@ def test_files_in_a_package_are_private() -> None:
 
 def test_tests_mirror_the_packages() -> None:
     rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
-    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
+    folders = {
+        path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("test_*.py"))
+    }
     single = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
     assert rooms <= folders | single, f"packages without tests: {sorted(rooms - folders - single)}"
     strange = folders - set(ORDER) - {"examples", "benchmarks", "docs", "strangers"}
@@ -359,14 +393,42 @@ def test_events_are_imported_without_accountants(first: str) -> None:
     ("place", "text", "check"),
     [
         ("privacy/random/_key.py", "from discreet import random", test_imports_go_in_one_direction),
-        ("privacy/plan.py", "from discreet.methods.inference import DPSVI", test_imports_go_in_one_direction),
+        (
+            "privacy/plan.py",
+            "from discreet.methods.inference import DPSVI",
+            test_imports_go_in_one_direction,
+        ),
         ("methods/moments.py", "from discreet import tabular", test_imports_go_in_one_direction),
-        ("tabular/models/_a.py", "from discreet.tabular.scores import select", test_imports_go_in_one_direction),
-        ("privacy/verify/_a.py", "from discreet.privacy.gradients import x", test_imports_go_in_one_direction),
-        ("privacy/random/_key.py", "from discreet.privacy.plan import PrivacyPlan", test_imports_go_in_one_direction),
-        ("privacy/random/_key.py", "from ..plan import PrivacyPlan", test_imports_go_in_one_direction),
-        ("privacy/random/_key.py", "def f():\n    from .. import plan", test_imports_go_in_one_direction),
-        ("privacy/random/_key.py", "import discreet.interfaces.cli", test_imports_go_in_one_direction),
+        (
+            "tabular/models/_a.py",
+            "from discreet.tabular.scores import select",
+            test_imports_go_in_one_direction,
+        ),
+        (
+            "privacy/verify/_a.py",
+            "from discreet.privacy.gradients import x",
+            test_imports_go_in_one_direction,
+        ),
+        (
+            "privacy/random/_key.py",
+            "from discreet.privacy.plan import PrivacyPlan",
+            test_imports_go_in_one_direction,
+        ),
+        (
+            "privacy/random/_key.py",
+            "from ..plan import PrivacyPlan",
+            test_imports_go_in_one_direction,
+        ),
+        (
+            "privacy/random/_key.py",
+            "def f():\n    from .. import plan",
+            test_imports_go_in_one_direction,
+        ),
+        (
+            "privacy/random/_key.py",
+            "import discreet.interfaces.cli",
+            test_imports_go_in_one_direction,
+        ),
         ("privacy/random/_key.py", "import discreet as dp", test_imports_go_in_one_direction),
         (
             "privacy/plan/_a.py",
@@ -378,9 +440,17 @@ def test_events_are_imported_without_accountants(first: str) -> None:
             "from discreet.privacy.sampling import _poisson",
             test_packages_import_each_other_through_init,
         ),
-        ("privacy/random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
+        (
+            "privacy/random/_key.py",
+            "from jax.interpreters import mlir",
+            test_jax_internals_only_in_the_adapter,
+        ),
         ("privacy/random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
-        ("privacy/random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
+        (
+            "privacy/random/_key.py",
+            "from jax import extend",
+            test_jax_internals_only_in_the_adapter,
+        ),
         (
             "methods/inference/_a.py",
             "from numpyro.optim import _NumPyroOptim",
@@ -391,8 +461,16 @@ def test_events_are_imported_without_accountants(first: str) -> None:
             "from numpyro.primitives import Messenger, _x",
             test_numpyro_internals_only_in_the_adapter,
         ),
-        ("methods/inference/_a.py", "guide._setup_prototype(x)", test_numpyro_internals_only_in_the_adapter),
-        ("methods/inference/_a.py", "x = handlers.trace(model).get_trace(x)", test_models_run_in_one_thread_at_a_time),
+        (
+            "methods/inference/_a.py",
+            "guide._setup_prototype(x)",
+            test_numpyro_internals_only_in_the_adapter,
+        ),
+        (
+            "methods/inference/_a.py",
+            "x = handlers.trace(model).get_trace(x)",
+            test_models_run_in_one_thread_at_a_time,
+        ),
         (
             "tabular/synthetic/_draw.py",
             "from discreet.tabular.tables import Schema, encode",
@@ -409,7 +487,11 @@ def test_events_are_imported_without_accountants(first: str) -> None:
             "from discreet.privacy.verify import certify as prove",
             test_queries_and_loops_alone_are_proved,
         ),
-        ("tabular/scores/_a.py", "from discreet import verify", test_queries_and_loops_alone_are_proved),
+        (
+            "tabular/scores/_a.py",
+            "from discreet import verify",
+            test_queries_and_loops_alone_are_proved,
+        ),
     ],
 )
 def test_planted_faults_are_caught(
@@ -451,4 +533,6 @@ def test_costs_are_of_tests_that_there_are(repository: Path) -> None:
     functions = {tuple(line.split("\t")[1].partition("[")[0].split("::")[::-1]) for line in lines}
     for function, *_, file in functions:
         text = (repository / file).read_text(encoding="utf-8")
-        assert re.search(rf"(def|class) {function.rpartition('.')[2]}\b", text), f"{file} has no {function} any more"
+        assert re.search(rf"(def|class) {function.rpartition('.')[2]}\b", text), (
+            f"{file} has no {function} any more"
+        )

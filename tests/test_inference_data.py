@@ -34,12 +34,17 @@ def statement():
 def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
     pytest.importorskip("arviz")
     data = dp.inference_data.to_arviz(
-        SAMPLES, statement=statement, feature_names=["age", "region=north", "smoker"], note="as drawn"
+        SAMPLES,
+        statement=statement,
+        feature_names=["age", "region=north", "smoker"],
+        note="as drawn",
     )
     posterior = data["posterior"]
     assert posterior["weights"].dims == ("chain", "draw", "feature")
     assert posterior["scale"].shape == (1, 4)
-    np.testing.assert_array_equal(posterior["weights"].sel(feature="region=north").values, [[1.0, 4.0, 7.0, 10.0]])
+    np.testing.assert_array_equal(
+        posterior["weights"].sel(feature="region=north").values, [[1.0, 4.0, 7.0, 10.0]]
+    )
     assert posterior["scale"].dims == ("chain", "draw")
     for attributes in (data.attrs, posterior.attrs):
         assert (attributes["epsilon"], attributes["delta"]) == (statement.epsilon, 1e-5)
@@ -81,11 +86,18 @@ def test_own_names_of_axes_and_prior_draws() -> None:
 
 def test_a_broken_guarantee_is_said(statement) -> None:
     pytest.importorskip("arviz")
-    broken = dataclasses.replace(statement.with_violations("bounds from the data"), reproducible=True)
+    broken = dataclasses.replace(
+        statement.with_violations("bounds from the data"), reproducible=True
+    )
     said = dp.inference_data.to_arviz(SAMPLES, statement=broken).attrs["private"]
     assert said == "no: bounds from the data; the random bits can be repeated"
-    infinite = dataclasses.replace(statement, figures=dataclasses.replace(statement.figures, epsilon=float("inf")))
-    assert "no finite epsilon" in dp.inference_data.to_arviz(SAMPLES, statement=infinite).attrs["private"]
+    infinite = dataclasses.replace(
+        statement, figures=dataclasses.replace(statement.figures, epsilon=float("inf"))
+    )
+    assert (
+        "no finite epsilon"
+        in dp.inference_data.to_arviz(SAMPLES, statement=infinite).attrs["private"]
+    )
 
 
 def test_without_arviz_the_remedy_is_said(statement, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,20 +112,43 @@ def test_wrong_input_is_refused(samples, options, words) -> None:
         dp.inference_data.to_arviz(samples, statement=None, **options)
 
 
-def test_draws_of_a_fit_in_steps_allow_for_its_noise(statement, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_a_fit_in_steps_allow_for_its_noise(
+    statement, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the one function; tests/test_released.py has the other results."""
     from discreet import inference
     from discreet.methods.inference import _result
 
     calls = []
-    monkeypatch.setattr(_noise_aware, "to_arviz", lambda samples, **options: calls.append((samples, options)))
-    monkeypatch.setattr(_noise_aware.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
-    trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
-    common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
-    fit = inference.DPSVIResult(
-        params={}, last_params={}, clipping_norms=np.ones(2), shares=np.zeros((2, 2)), _objective=object(), **common
+    monkeypatch.setattr(
+        _noise_aware, "to_arviz", lambda samples, **options: calls.append((samples, options))
     )
-    options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
+    monkeypatch.setattr(
+        _noise_aware.NoiseAware, "posterior", lambda self, key, number: ("aware", number)
+    )
+    trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
+    common = {
+        "losses": np.zeros(2),
+        "trace": trace,
+        "statement": statement,
+        "plan": PLAN,
+        "steps_completed": 2,
+    }
+    fit = inference.DPSVIResult(
+        params={},
+        last_params={},
+        clipping_norms=np.ones(2),
+        shares=np.zeros((2, 2)),
+        _objective=object(),
+        **common,
+    )
+    options = {
+        "method": "trace",
+        "start": 0.5,
+        "corrected": np.ones(1),
+        "mean": np.zeros(1),
+        "stddev": np.ones(1),
+    }
     aware = _noise_aware.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
     monkeypatch.setitem(_noise_aware.METHODS, "trace", lambda *given: aware)
     fit.to_arviz(None, 7, feature_names=["a"])

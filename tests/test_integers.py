@@ -13,13 +13,22 @@ import pytest
 import discreet as dp
 from discreet._jax import double
 from discreet.privacy.gradients import ClippedSum
-from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, planned_gaussian, release
+from discreet.privacy.mechanisms import (
+    GAUSSIAN,
+    LAPLACE,
+    _integers,
+    levels_for,
+    planned_gaussian,
+    release,
+)
 from discreet.privacy.random import LAPLACE_UNIT
 from discreet.privacy.random._tables import INNER_VARIANCE, MOST_FACTOR
 
 KEY = dp.random.key(16)
 STDDEVS = [1e-28, 3e-7, 0.1, 1.0, np.nextafter(np.float32(2), np.float32(3)), 2.999, 3.0, 1e5, 1e30]
-grid = jax.jit(lambda size, share, levels: _integers.grid(size, share, GAUSSIAN.law(levels)), static_argnums=2)
+grid = jax.jit(
+    lambda size, share, levels: _integers.grid(size, share, GAUSSIAN.law(levels)), static_argnums=2
+)
 
 
 def stddev_of(spacing, factor, levels):
@@ -46,26 +55,41 @@ def test_the_noise_pays_for_rounding_in_exact_arithmetic(levels, share):
             short += root < needed + share
         # No more noise than that either, but for the steps of the factor.
         assert whole / stddev < (1 + share * float(spacing) / stddev) * (1 + 1 / 322)
-        assert math.sqrt(10**4) * float(spacing) / stddev <= GAUSSIAN.cell(10**4, share / 100, levels)
+        assert math.sqrt(10**4) * float(spacing) / stddev <= GAUSSIAN.cell(
+            10**4, share / 100, levels
+        )
     assert short or share < (4096 if levels == 2 else 2**17)  # less is within a step of the factor
 
 
 def test_laplace_noise_pays_for_rounding_in_the_l1_norm():
     """s >= scale / g + m d in exact arithmetic, and K of sums half a grid point from the next integer, d coordinates of them."""
-    for dim, scale, multiplier in itertools.product((1, 1000, 10**6), (1e-28, 0.7, 1.0, 3.0, 1e30), (0.01, 0.1)):
-        spacing, factor = _integers.grid(np.float32(scale), np.float32(multiplier * dim), _integers.LAPLACE_LAW)
+    for dim, scale, multiplier in itertools.product(
+        (1, 1000, 10**6), (1e-28, 0.7, 1.0, 3.0, 1e30), (0.01, 0.1)
+    ):
+        spacing, factor = _integers.grid(
+            np.float32(scale), np.float32(multiplier * dim), _integers.LAPLACE_LAW
+        )
         size = Fraction(int(factor) * LAPLACE_UNIT)
-        needed = Fraction(float(np.float32(scale))) / Fraction(float(spacing)) + Fraction(multiplier) * dim
+        needed = (
+            Fraction(float(np.float32(scale))) / Fraction(float(spacing))
+            + Fraction(multiplier) * dim
+        )
         assert needed <= size <= needed * Fraction(129, 128) * (1 + Fraction(1, 2**19)) + 1
         assert dim * float(spacing) / scale <= LAPLACE.cell(dim, multiplier, 3)
         most = LAPLACE.most_multiplier(dim) * dim
         assert _integers.grid(np.float32(scale), np.float32(most), _integers.LAPLACE_LAW)[1] > 0
     base = np.arange(-500, 500) + 0.5
-    below, above = (integers((base + x).astype(np.float32), np.float32(1.0), 3) for x in (-1e-3, 1e-3))
-    assert sum(abs(x - y) for x, y in zip(below, above, strict=True)) == 1000  # a record of L1 norm 2 moves them by d
+    below, above = (
+        integers((base + x).astype(np.float32), np.float32(1.0), 3) for x in (-1e-3, 1e-3)
+    )
+    assert (
+        sum(abs(x - y) for x, y in zip(below, above, strict=True)) == 1000
+    )  # a record of L1 norm 2 moves them by d
 
 
-@pytest.mark.parametrize(("stddev", "share"), [(1.0, 2.0**21), (1.0, np.inf), (np.nan, 1.0), (np.inf, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("stddev", "share"), [(1.0, 2.0**21), (1.0, np.inf), (np.nan, 1.0), (np.inf, 1.0), (0.0, 1.0)]
+)
 def test_where_there_is_no_grid_nothing_is_released(stddev, share):
     assert grid(stddev, share, 2)[1] == 0
     out = jax.jit(lambda s, m: GAUSSIAN.add(KEY, [jnp.ones(4)], s, m, 2))(stddev, share / 2)
@@ -132,11 +156,19 @@ def test_integers_and_noise_of_two_levels_are_added_exactly(monkeypatch, dtype):
         law = GAUSSIAN.law(2)._replace(draw=lambda *_: ([jnp.asarray(noise)], True))
         with jax.enable_x64(True):
             sums = jnp.asarray([3e20, -3e20, 3e20, 0.75, -(2.0**40)], dtype)
-            out = np.asarray(_integers.add_noise_on_grid(KEY, [sums.astype(dtype)], 2.0**20, 0.0, law)[0])
+            out = np.asarray(
+                _integers.add_noise_on_grid(KEY, [sums.astype(dtype)], 2.0**20, 0.0, law)[0]
+            )
             assert out.dtype == dtype
         spacing = float(grid(2.0**20, 0.0, 2)[0])
-        sums = [max(-(2**52), min(2**52, round(Fraction(float(x)) / Fraction(spacing)))) for x in np.asarray(sums)]
-        return [float(x) - float(dtype(spacing * (k + int(z)))) for x, k, z in zip(out, sums, noise, strict=True)]
+        sums = [
+            max(-(2**52), min(2**52, round(Fraction(float(x)) / Fraction(spacing))))
+            for x in np.asarray(sums)
+        ]
+        return [
+            float(x) - float(dtype(spacing * (k + int(z))))
+            for x, k, z in zip(out, sums, noise, strict=True)
+        ]
 
     assert not any(off())
     monkeypatch.setattr(_integers, "LARGEST", 2.0**54)
@@ -152,7 +184,11 @@ def test_integers_of_neighbours_are_no_farther_apart_than_is_paid_for(levels):
     generator = np.random.default_rng(3)
     farthest = 0.0
     for case in range(4):
-        base = generator.integers(-(2**20), 2**20, dim) + 0.5 if case % 2 else generator.standard_normal(dim) * 1e6
+        base = (
+            generator.integers(-(2**20), 2**20, dim) + 0.5
+            if case % 2
+            else generator.standard_normal(dim) * 1e6
+        )
         without = (base * float(spacing)).astype(np.float32)
         record = np.full(dim, 1.0) if case < 2 else generator.standard_normal(dim)
         record *= stddev / multiplier / np.linalg.norm(record)
@@ -162,7 +198,9 @@ def test_integers_of_neighbours_are_no_farther_apart_than_is_paid_for(levels):
         distance = np.linalg.norm(other - k)
         assert distance <= length / float(spacing) + math.sqrt(dim)
         farthest = max(farthest, distance / (length / float(spacing) if length else math.inf))
-        assert distance * multiplier * (stddev / multiplier / max(length, stddev / multiplier)) <= math.sqrt(square - 4)
+        assert distance * multiplier * (
+            stddev / multiplier / max(length, stddev / multiplier)
+        ) <= math.sqrt(square - 4)
     assert levels == 3 or farthest > 1.0
 
 
@@ -185,7 +223,9 @@ def test_bits_are_those_of_the_first_day(dtype):
         assert once.dtype == dtype
         spacing, _ = grid(2.5, 2.0**17, 3)
         whole = (np.asarray(once, np.float64) / float(spacing)).astype(int)
-        assert np.abs(whole - KNOWN).max() <= (0 if dtype == jnp.float32 else 64)  # what float32 cannot hold
+        assert np.abs(whole - KNOWN).max() <= (
+            0 if dtype == jnp.float32 else 64
+        )  # what float32 cannot hold
 
 
 KNOWN = [-342150592, -1029445888, 152986992, 1054920448, 14625988, 615931648, 1748383488]
@@ -197,7 +237,9 @@ def test_the_spacing_follows_the_bound():
 
     @jax.jit
     def noise(bound):
-        return release(KEY, total._replace(l2_bound=bound), jnp.float32(2.0), levels=2).gradient["w"]
+        return release(KEY, total._replace(l2_bound=bound), jnp.float32(2.0), levels=2).gradient[
+            "w"
+        ]
 
     one, small, large = noise(1.0), noise(2.0**-10), noise(2.0**10)
     np.testing.assert_array_equal(small, one * 2.0**-10)
@@ -245,4 +287,6 @@ def test_scales_without_room_are_refused_or_poison(known, size):
         with pytest.raises(ValueError, match="32-bit arithmetic supports"):
             dp.gaussian_mechanism(KEY, jnp.zeros(2), size)
     else:
-        assert jnp.isnan(jax.jit(lambda s: dp.gaussian_mechanism(KEY, jnp.zeros(2), s))(jnp.float32(size))).all()
+        assert jnp.isnan(
+            jax.jit(lambda s: dp.gaussian_mechanism(KEY, jnp.zeros(2), s))(jnp.float32(size))
+        ).all()

@@ -22,7 +22,9 @@ UNTRIED = ("0.10.1", _jax.UNTRIED_FROM, "1000.0", "0.10.2.dev20260101", "0.12.0r
 
 
 def step(key, xs):
-    return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(xs, 1.0), jnp.ones(len(xs), bool)), stddev=2.0)
+    return dp.gaussian_mechanism(
+        key, dp.sum_records(dp.clip_records(xs, 1.0), jnp.ones(len(xs), bool)), stddev=2.0
+    )
 
 
 def test_the_package_asks_for_the_releases_that_were_tried(repository: Path) -> None:
@@ -39,7 +41,9 @@ def test_releases_that_were_tried(monkeypatch, version) -> None:
 @pytest.mark.parametrize("version", UNTRIED)
 def test_on_any_other_release_nothing_is_proved(monkeypatch, version) -> None:
     monkeypatch.setattr(jax, "__version__", version)
-    with pytest.raises(dp.PrivacyError, match=rf"tested on JAX 0\.10\.2 .* this is JAX {version.replace('+', '.')}"):
+    with pytest.raises(
+        dp.PrivacyError, match=rf"tested on JAX 0\.10\.2 .* this is JAX {version.replace('+', '.')}"
+    ):
         dp.certify(step, dp.random.key(), jnp.ones((10, 2)), records=1)
 
 
@@ -68,7 +72,9 @@ def test_on_any_other_release_a_fit_is_refused_or_warns(monkeypatch) -> None:
 
 def test_the_parts_of_a_scan() -> None:
     def loop(scale, start, xs):
-        return jax.lax.scan(lambda c, x: ((c[0] + scale * x, -c[1]), (x, c[1], x)), (start, 3.0), xs, reverse=True)
+        return jax.lax.scan(
+            lambda c, x: ((c[0] + scale * x, -c[1]), (x, c[1], x)), (start, 3.0), xs, reverse=True
+        )
 
     (equation,) = jax.make_jaxpr(loop)(2.0, 0.0, jnp.ones(5)).jaxpr.eqns
     scan = _jax.scan_of(equation)
@@ -90,7 +96,9 @@ def test_a_product_reads_what_was_written(reduce) -> None:
         "maximum": lambda y: y.max(1),
     }[reduce]
 
-    program = _jax.compiled(jax.jit(lambda records: after(records @ jnp.full(sizes, 0.1))).lower(records))
+    program = _jax.compiled(
+        jax.jit(lambda records: after(records @ jnp.full(sizes, 0.1))).lower(records)
+    )
     right = np.asarray(after(records @ np.full(sizes, 0.1, np.float32)))
     for size in range(8, 18):
         np.testing.assert_allclose(program(records), right, rtol=1e-3, atol=1e-4)
@@ -108,11 +116,18 @@ def test_constants_are_found_wherever_they_are_held() -> None:
     assert [x.shape for x in _jax.all_constants(closed)] == [(7,)]
     assert not getattr(_jax.open_program(closed.jaxpr), "consts", ())
     xs = jnp.ones((10, 7))
-    certificate = dp.certify(lambda key, xs: step(key, jax.vmap(program)(xs)), dp.random.key(), xs, records=1)
+    certificate = dp.certify(
+        lambda key, xs: step(key, jax.vmap(program)(xs)), dp.random.key(), xs, records=1
+    )
     assert certificate.event == dp.certify(step, dp.random.key(), xs, records=1).event
     table = jnp.arange(14.0).reshape(2, 7)
     with pytest.raises(dp.PrivacyError, match="holds the records as a constant"):
-        dp.certify(lambda key, xs: step(key, jax.jit(lambda x: x + table)(xs)), dp.random.key(), table, records=1)
+        dp.certify(
+            lambda key, xs: step(key, jax.jit(lambda x: x + table)(xs)),
+            dp.random.key(),
+            table,
+            records=1,
+        )
 
 
 def test_an_operation_of_nobody_knows_whom_is_refused() -> None:
@@ -157,7 +172,9 @@ def test_a_cache_that_is_full_keeps_what_came_last() -> None:
 
 def test_entry_points_compute_by_the_usual_rules() -> None:
     """Strict promotion stops NumPyro's programs, and a transfer guard the first array that a fit makes."""
-    mixed = _jax.in_own_settings(lambda: float(jnp.ones(2, jnp.int8) @ jnp.ones(2, jnp.float32) + jnp.zeros(3)[0]))
+    mixed = _jax.in_own_settings(
+        lambda: float(jnp.ones(2, jnp.int8) @ jnp.ones(2, jnp.float32) + jnp.zeros(3)[0])
+    )
     with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
         assert mixed() == 2.0
     for name in ("init", "update", "run", "certify", "get_params", "posterior"):

@@ -14,10 +14,14 @@ MASK = jnp.array([True, False, True])
 CALLS = {
     "clip_records": lambda key: dp.clip_records(ROWS, 1.0),
     "sum_records": lambda key: dp.sum_records(dp.clip_records(ROWS, 1.0), MASK),
-    "gaussian_mechanism": lambda key: dp.gaussian_mechanism(key, {"a": jnp.ones(3), "b": jnp.ones(())}, 2.0),
+    "gaussian_mechanism": lambda key: dp.gaussian_mechanism(
+        key, {"a": jnp.ones(3), "b": jnp.ones(())}, 2.0
+    ),
     "laplace_mechanism": lambda key: dp.laplace_mechanism(key, jnp.ones(3), 2.0),
     "poisson_subsample": lambda key: dp.poisson_subsample(key, jnp.arange(1.0, 301.0), 0.1, 300),
-    "subsample_without_replacement": lambda key: dp.subsample_without_replacement(key, jnp.arange(300.0), 7),
+    "subsample_without_replacement": lambda key: dp.subsample_without_replacement(
+        key, jnp.arange(300.0), 7
+    ),
 }
 PRIMITIVES = {"clip_records": mechanisms.CLIP, "sum_records": mechanisms.SUM}
 PRIMITIVES |= dict.fromkeys(("gaussian_mechanism", "laplace_mechanism"), mechanisms.NOISE)
@@ -47,7 +51,9 @@ def test_each_is_one_equation_and_the_same_everywhere(name):
     equal(eager, looped)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if PRIMITIVES[name] in (mechanisms.NOISE, mechanisms.DRAW)])
+@pytest.mark.parametrize(
+    "name", [name for name in CALLS if PRIMITIVES[name] in (mechanisms.NOISE, mechanisms.DRAW)]
+)
 def test_what_is_random_is_not_mapped(name):
     keys = jax.random.split(dp.random.key(0), 2)
     with pytest.raises(TypeError, match=f"{name} under vmap: one event covers one draw"):
@@ -63,11 +69,17 @@ SUMS, KEYS = jnp.zeros((2, 3)), jax.random.split(dp.random.key(0), 2)
 SHARED = {
     "sums": lambda: jax.vmap(step_noise, (None, 0))(KEYS[0], SUMS),
     "sizes": lambda: jax.vmap(
-        lambda s: mechanisms.add_noise(mechanisms.GAUSSIAN, KEYS[0], SUMS, s, "release", multiplier=1.0)
+        lambda s: mechanisms.add_noise(
+            mechanisms.GAUSSIAN, KEYS[0], SUMS, s, "release", multiplier=1.0
+        )
     )(jnp.ones(2)),
     "compiled": lambda: jax.jit(jax.vmap(jax.jit(step_noise), (None, 0)))(KEYS[0], SUMS),
-    "around a map over keys": lambda: jax.vmap(jax.vmap(step_noise), (None, 0))(KEYS, jnp.stack([SUMS, SUMS])),
-    "within a map over keys": lambda: jax.vmap(jax.vmap(step_noise, (None, 0)), (0, None))(KEYS, SUMS),
+    "around a map over keys": lambda: jax.vmap(jax.vmap(step_noise), (None, 0))(
+        KEYS, jnp.stack([SUMS, SUMS])
+    ),
+    "within a map over keys": lambda: jax.vmap(jax.vmap(step_noise, (None, 0)), (0, None))(
+        KEYS, SUMS
+    ),
     "around a loop over keys": lambda: jax.vmap(
         lambda x: jax.lax.scan(lambda total, key: (total + step_noise(key, x), 0), x, KEYS)[0]
     )(SUMS),
@@ -90,9 +102,15 @@ def test_a_map_over_keys_gives_each_its_own_noise():
 
 
 TWICE = {
-    "a loop": lambda key: jax.lax.map(lambda x: dp.gaussian_mechanism(key, x, 1e4), jnp.arange(2.0)),
-    "Laplace noise": lambda key: [dp.laplace_mechanism(key, jnp.full((), x), 1e4) for x in (0.0, 1.0)],
-    "another size": lambda key: [s * dp.gaussian_mechanism(key, jnp.ones(()), 1e4 / s) for s in (1.0, 2.0)],
+    "a loop": lambda key: jax.lax.map(
+        lambda x: dp.gaussian_mechanism(key, x, 1e4), jnp.arange(2.0)
+    ),
+    "Laplace noise": lambda key: [
+        dp.laplace_mechanism(key, jnp.full((), x), 1e4) for x in (0.0, 1.0)
+    ],
+    "another size": lambda key: [
+        s * dp.gaussian_mechanism(key, jnp.ones(()), 1e4 / s) for s in (1.0, 2.0)
+    ],
 }
 
 
@@ -113,7 +131,10 @@ def test_noise_is_not_differentiated():
 
 def test_clipping_and_summing_are_mapped_and_differentiated_as_before():
     tree = jax.random.normal(dp.random.key(0), (3, 4, 2))
-    same(jax.vmap(lambda x: dp.clip_records(x, 0.5))(tree), jax.vmap(lambda x: gradients.clip_records(x, 0.5))(tree))
+    same(
+        jax.vmap(lambda x: dp.clip_records(x, 0.5))(tree),
+        jax.vmap(lambda x: gradients.clip_records(x, 0.5))(tree),
+    )
     same(
         jax.vmap(dp.sum_records, (1, None))(tree, MASK),
         jax.vmap(gradients.sum_records, (1, None))(tree, MASK),
@@ -142,7 +163,9 @@ def test_a_poisson_batch_is_never_cut_short():
     needed = PoissonSampling(0.05).capacity(1000)
     with pytest.raises(ValueError, match=f"Pass capacity={needed}"):
         dp.poisson_subsample(dp.random.key(0), rows, 0.05, needed - 1)
-    batch, mask = dp.poisson_subsample(dp.random.key(0), {"x": rows, "n": rows.astype(jnp.int32)}, 0.05, needed + 5)
+    batch, mask = dp.poisson_subsample(
+        dp.random.key(0), {"x": rows, "n": rows.astype(jnp.int32)}, 0.05, needed + 5
+    )
     assert batch["x"].shape == mask.shape == (needed + 5,)
     np.testing.assert_array_equal(batch["x"] > 0, mask)
     np.testing.assert_array_equal(batch["x"], batch["n"])

@@ -45,12 +45,18 @@ def test_a_module_is_found_without_its_import() -> None:
     modules = sorted(names_for_type_checkers()[0])
     lines = [f"assert dp.{module}.__name__ == '{dp._modules()[module]}'" for module in modules]
     code = "\n".join(
-        ["import sys, discreet as dp", "assert len([m for m in sys.modules if m[:9] == 'discreet.']) == 0", *lines]
+        [
+            "import sys, discreet as dp",
+            "assert len([m for m in sys.modules if m[:9] == 'discreet.']) == 0",
+            *lines,
+        ]
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["nothing", "_nothing", "__wrapped__", "py", "models.MixtureOfProducts"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "_nothing", "__wrapped__", "py", "models.MixtureOfProducts"]
+)
 def test_other_names_are_none(name: str) -> None:
     with pytest.raises(AttributeError, match="has no attribute"):
         getattr(dp, name)

@@ -60,7 +60,9 @@ def test_no_warning_is_of_artificial_records_and_users_own_are_shown_once() -> N
             delta=1e-6,
             progress_bar=False,
         )
-    assert [str(one.message) for one in shown if one.category is not dp.inference.UseWarning] == ["Mine."]
+    assert [str(one.message) for one in shown if one.category is not dp.inference.UseWarning] == [
+        "Mine."
+    ]
     with pytest.warns(UserWarning, match="Out-of-support values") as shown:
         dist.Weibull(1.0, 1.0, validate_args=True).log_prob(-1.0)
     assert shown[0].filename == __file__
@@ -118,7 +120,11 @@ def test_fits_are_set_up_in_two_threads():
     def set_up(name):
         program = model(name, lambda: time.sleep(0.003))
         plan = dp.PrivacyPlan(
-            sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9.0, num_steps=1, num_records=40
+            sampling=dp.FullBatch(),
+            clipping_norm=1.0,
+            noise_multiplier=9.0,
+            num_steps=1,
+            num_records=40,
         )
         dpsvi = dp.DPSVI(program, AutoDelta(program), numpyro.optim.SGD(0.1), plan=plan)
         return set(dpsvi.get_params(dpsvi.init(dp.random.key(1), np.zeros(40, np.float32))))

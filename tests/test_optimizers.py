@@ -16,7 +16,9 @@ import discreet as dp
 from discreet.interfaces.compat.d3p import ADADP
 
 
-def by_definition(x, gradients, rate, *, tolerance=1.0, low=0.9, high=1.1, check=True, scale=np.abs):
+def by_definition(
+    x, gradients, rate, *, tolerance=1.0, low=0.9, high=1.1, check=True, scale=np.abs
+):
     """Positions and learning rates after each gradient; `scale` as in max(1, scale(y))."""
     positions, rates = [], []
     for first, second in zip(gradients[::2], gradients[1::2], strict=True):
@@ -38,7 +40,10 @@ def run(optimizer, x, gradients):
     state, update = optimizer.init(tree), jax.jit(optimizer.update)
     positions, rates = [], []
     for gradient in gradients:
-        part = {"a": jnp.asarray(gradient[:2], jnp.float32), "b": jnp.asarray(gradient[2:], jnp.float32)}
+        part = {
+            "a": jnp.asarray(gradient[:2], jnp.float32),
+            "b": jnp.asarray(gradient[2:], jnp.float32),
+        }
         updates, state = update(part, state, tree)
         tree = optax.apply_updates(tree, updates)
         positions.append(np.concatenate([tree["a"], tree["b"]]))
@@ -59,7 +64,12 @@ SETTINGS = {
 
 
 def named(settings):
-    names = {"low": "min_factor", "high": "max_factor", "check": "stability_check", "tolerance": "tolerance"}
+    names = {
+        "low": "min_factor",
+        "high": "max_factor",
+        "check": "stability_check",
+        "tolerance": "tolerance",
+    }
     return {names[name]: value for name, value in settings.items()}
 
 
@@ -73,7 +83,11 @@ def test_it_is_its_definition(settings):
 
 def test_both_bounds_are_reached_and_kept():
     factors = []
-    for settings in (SETTINGS["the paper's"], SETTINGS["one tolerance among the errors"], SETTINGS["wide factors"]):
+    for settings in (
+        SETTINGS["the paper's"],
+        SETTINGS["one tolerance among the errors"],
+        SETTINGS["wide factors"],
+    ):
         _, rates = run(dp.optimizers.adadp(0.1, **named(settings)), START, GRADIENTS)
         factors.append(rates[1::2] / np.concatenate([[0.1], rates[1:-1:2]]))
     paper, close, wide = factors
@@ -115,7 +129,9 @@ def test_an_error_without_a_size_lowers_the_rate(bad):
     gradients[1, 0] = bad
     _, rates = run(dp.optimizers.adadp(3.0, stability_check=False), START, gradients)
     assert rates[-1] == pytest.approx(2.7)
-    positions, _ = run(dp.optimizers.adadp(3.0), START, [np.ones(5), np.where(np.arange(5) == 0, bad, 1.0)])
+    positions, _ = run(
+        dp.optimizers.adadp(3.0), START, [np.ones(5), np.where(np.arange(5) == 0, bad, 1.0)]
+    )
     np.testing.assert_allclose(positions[-1], START, rtol=1e-6, atol=1e-6)
 
 
@@ -155,7 +171,11 @@ X = np.random.default_rng(3).normal(4.0, 1.0, N).astype(np.float32)
 
 def fit(optimizer, *, proved, num_steps=STEPS):
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.5), clipping_norm=4.0, noise_multiplier=1.0, num_steps=num_steps, num_records=N
+        sampling=dp.PoissonSampling(0.5),
+        clipping_norm=4.0,
+        noise_multiplier=1.0,
+        num_steps=num_steps,
+        num_records=N,
     )
     dpsvi = dp.DPSVI(mean_model, AutoDelta(mean_model), optimizer, plan=plan)
     return dpsvi.run(dp.random.key(11), X, progress_bar=False, require_proof=proved)
@@ -188,7 +208,10 @@ def test_adagrad_of_optax_is_proved():
 
 
 def test_under_d3ps_name_it_is_the_same_optimizer():
-    ours, theirs = dp.optimizers.adadp(0.01, tolerance=0.1, max_factor=1.5), ADADP(0.01, tol=0.1, alpha_max=1.5)
+    ours, theirs = (
+        dp.optimizers.adadp(0.01, tolerance=0.1, max_factor=1.5),
+        ADADP(0.01, tol=0.1, alpha_max=1.5),
+    )
     svi = SVI(mean_model, AutoDelta(mean_model), theirs, Trace_ELBO())
     result = svi.run(jax.random.key(0), 200, X, progress_bar=False)
     assert abs(float(result.params["m_auto_loc"]) - X.mean()) < 0.3

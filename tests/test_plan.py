@@ -32,8 +32,12 @@ FACTS = {
 def test_event_is_derived_from_what_runs():
     gaussian = dp_event.GaussianDpEvent(1.0)
     plan = PrivacyPlan(**FACTS)
-    assert plan.event() == dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, gaussian), 1000)
-    plan = PrivacyPlan(**FACTS | {"sampling": FixedSizeSampling(batch_size=500), "relation": REPLACE})
+    assert plan.event() == dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.01, gaussian), 1000
+    )
+    plan = PrivacyPlan(
+        **FACTS | {"sampling": FixedSizeSampling(batch_size=500), "relation": REPLACE}
+    )
     assert plan.event() == dp_event.SelfComposedDpEvent(
         dp_event.SampledWithoutReplacementDpEvent(50_000, 500, gaussian), 1000
     )
@@ -65,10 +69,24 @@ def test_epsilon_is_that_of_the_event_with_the_samplers_slack():
     assert plan.profile() is plan.profile()
 
 
-def test_the_page_of_lacking_options_says_which_plan_leaves_room_for_others(repository: Path) -> None:
+def test_the_page_of_lacking_options_says_which_plan_leaves_room_for_others(
+    repository: Path,
+) -> None:
     """Others do not take `shared_with`, and no page said so."""
-    plans = (PrivacyPlan, MarginalsPlan, ModelPlan, MomentsPlan, NewtonPlan, ScorePlan, Standardisation)
-    takes = [plan.__name__ for plan in plans if "shared_with" in inspect.signature(plan.calibrate).parameters]
+    plans = (
+        PrivacyPlan,
+        MarginalsPlan,
+        ModelPlan,
+        MomentsPlan,
+        NewtonPlan,
+        ScorePlan,
+        Standardisation,
+    )
+    takes = [
+        plan.__name__
+        for plan in plans
+        if "shared_with" in inspect.signature(plan.calibrate).parameters
+    ]
     assert takes == ["PrivacyPlan"]
     page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")
     assert "`shared_with=` of `calibrate`: only `PrivacyPlan`" in page
@@ -83,7 +101,9 @@ def test_plans_that_share_an_epsilon_add_up_with_their_slack():
         facts = {**FACTS, **CALIBRATION, "num_steps": None, "noise_multiplier": None, **given}
         calibrated = PrivacyPlan.calibrate(**facts, shared_with=others)
         target = CALIBRATION["epsilon"]
-        assert least * target <= composed(*others, calibrated).epsilon(CALIBRATION["delta"]) <= target
+        assert (
+            least * target <= composed(*others, calibrated).epsilon(CALIBRATION["delta"]) <= target
+        )
         assert isinstance(calibrated.event(), dp_event.SelfComposedDpEvent)
         with pytest.raises(ValueError, match="another relation"):
             PrivacyPlan.calibrate(**facts, shared_with=[Far(0.0, REPLACE)])
@@ -112,7 +132,12 @@ def test_frozen_hashable_and_replaceable():
 
 
 def open_facts(**facts):
-    common = {"sampling": PoissonSampling(rate=0.0184), "clipping_norm": 1.0, "num_records": 32_561, "delta": 1e-6}
+    common = {
+        "sampling": PoissonSampling(rate=0.0184),
+        "clipping_norm": 1.0,
+        "num_records": 32_561,
+        "delta": 1e-6,
+    }
     return common | facts
 
 
@@ -122,7 +147,12 @@ def test_calibrate_noise():
     assert plan.target_delta == 1e-6
     assert plan.num_steps == 2000
     fixed = PrivacyPlan.calibrate(
-        **open_facts(epsilon=1.0, num_steps=2000, sampling=FixedSizeSampling(batch_size=600), relation=REPLACE)
+        **open_facts(
+            epsilon=1.0,
+            num_steps=2000,
+            sampling=FixedSizeSampling(batch_size=600),
+            relation=REPLACE,
+        )
     )
     assert 0.999 <= fixed.epsilon(1e-6) <= 1.0
     assert fixed.noise_multiplier > 2 * plan.noise_multiplier
@@ -130,7 +160,11 @@ def test_calibrate_noise():
 
 def test_calibrate_steps_and_price():
     plan = PrivacyPlan.calibrate(**open_facts(epsilon=1.0, noise_multiplier=3.0))
-    assert plan.epsilon(1e-6) <= 1.0 < dataclasses.replace(plan, num_steps=plan.num_steps + 1).epsilon(1e-6)
+    assert (
+        plan.epsilon(1e-6)
+        <= 1.0
+        < dataclasses.replace(plan, num_steps=plan.num_steps + 1).epsilon(1e-6)
+    )
     priced = PrivacyPlan.calibrate(**open_facts(noise_multiplier=3.0, num_steps=plan.num_steps))
     assert priced == plan
 
@@ -228,7 +262,10 @@ def test_explanation():
     assert "Warning" in plan.explain(delta=1e-3)
     # By hand, delta is the suggested one.
     assert "delta = 2e-06" in PrivacyPlan(**FACTS).explain()
-    assert "reads every record" in PrivacyPlan(**FACTS | {"sampling": FullBatch(), "noise_multiplier": 99.0}).explain()
+    assert (
+        "reads every record"
+        in PrivacyPlan(**FACTS | {"sampling": FullBatch(), "noise_multiplier": 99.0}).explain()
+    )
     with pytest.raises(ValueError, match="delta"):
         plan.explain(delta=2.0)
 
@@ -244,12 +281,20 @@ def test_numbers_of_numpy_make_the_same_plan():
         "num_records": np.int32,
     }
     plain = PrivacyPlan(sampling=PoissonSampling(0.1), **facts)
-    assert plain == PrivacyPlan(sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()})
+    assert plain == PrivacyPlan(
+        sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()}
+    )
 
 
 def test_a_plan_shows_its_relation_in_words() -> None:
     plan = PrivacyPlan(
-        sampling=PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=4.0, num_steps=4, num_records=50
+        sampling=PoissonSampling(0.1),
+        clipping_norm=1.0,
+        noise_multiplier=4.0,
+        num_steps=4,
+        num_records=50,
     )
     assert "relation='one record added or removed'" in repr(plan)
-    assert "relation='one record replaced'" in repr(dataclasses.replace(plan, relation=Relation.REPLACE_ONE))
+    assert "relation='one record replaced'" in repr(
+        dataclasses.replace(plan, relation=Relation.REPLACE_ONE)
+    )

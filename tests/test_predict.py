@@ -35,7 +35,9 @@ def three_classes(x: Any, y: Any = None, *, shift: float = 0.0) -> None:
     top = numpyro.sample("top", dist.HalfNormal(1.0))
     scale = numpyro.sample("scale", dist.Uniform(0.0, top))
     with numpyro.plate("data", x.shape[0]):
-        logits = scale * (x @ w)[:, None] * np.array([-1.0, 0.0, 1.0]) + shift * np.array([1.0, 0.0, 0.0])
+        logits = scale * (x @ w)[:, None] * np.array([-1.0, 0.0, 1.0]) + shift * np.array(
+            [1.0, 0.0, 0.0]
+        )
         numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
 
@@ -111,7 +113,13 @@ def with_local(x: Any) -> None:
         (logistic, {}, (X,), {}, "leading axis"),
         (logistic, {"w": W}, (X, X[:3]), {}, "lengths"),
         (logistic, {"w": W}, (X[:0],), {}, "at least one"),
-        (masked, {"w": W}, (X[:21].reshape(7, 3, 2),), {}, "Nothing was passed for y, mask: pass what the model needs"),
+        (
+            masked,
+            {"w": W},
+            (X[:21].reshape(7, 3, 2),),
+            {},
+            "Nothing was passed for y, mask: pass what the model needs",
+        ),
     ],
 )
 def test_refusals(model: Any, draws: Any, args: Any, options: Any, message: str) -> None:
@@ -125,19 +133,25 @@ def test_refusals(model: Any, draws: Any, args: Any, options: Any, message: str)
 def test_linear_predictor_from_draws_and_from_a_guide() -> None:
     mean, variance = linear_predictor(X, draws=W)
     np.testing.assert_allclose(mean, (X @ W.T).mean(axis=1), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(variance, (X.astype(float) @ W.T.astype(float)).var(axis=1, ddof=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        variance, (X.astype(float) @ W.T.astype(float)).var(axis=1, ddof=1), rtol=1e-6
+    )
     factor = np.array([[0.5, 0.0], [0.3, 0.2]])
     mean, variance = linear_predictor(X, loc=[1.0, -2.0], scale=factor)
     np.testing.assert_allclose(mean, X @ np.array([1.0, -2.0]))
     np.testing.assert_allclose(variance, np.einsum("ni,ij,nj->n", X, factor @ factor.T, X))
-    np.testing.assert_allclose(linear_predictor(X, loc=[0, 0], scale=[2.0, 1.0])[1], X**2 @ np.array([4.0, 1.0]))
+    np.testing.assert_allclose(
+        linear_predictor(X, loc=[0, 0], scale=[2.0, 1.0])[1], X**2 @ np.array([4.0, 1.0])
+    )
 
 
 def test_probit_approximation_is_near_the_integral() -> None:
     nodes, weights = np.polynomial.hermite_e.hermegauss(200)
     for mean in (-4.0, -1.0, 0.0, 0.5, 3.0):
         for variance in (0.0, 0.3, 2.0, 10.0, 50.0):
-            exact = float(weights @ expit(mean + math.sqrt(variance) * nodes)) / math.sqrt(2 * math.pi)
+            exact = float(weights @ expit(mean + math.sqrt(variance) * nodes)) / math.sqrt(
+                2 * math.pi
+            )
             found = float(probit_probabilities(mean, variance))
             assert abs(found - exact) < 0.02
             # Without the correction it is off by far where the posterior is wide.

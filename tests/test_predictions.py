@@ -33,13 +33,20 @@ def regression(family: str, mean: Any, **changes: Any) -> NewtonResult:
     told |= {"dispersion": math.nan, "dispersion_range": np.full(2, math.nan)} | changes
     spread = np.eye(len(mean)) * 1e-4
     statement = plan.state(reproducible=True)
-    return NewtonResult(mean, spread, np.tile(mean / 2, (3, 1)), plan=plan, statement=statement, **told)
+    return NewtonResult(
+        mean, spread, np.tile(mean / 2, (3, 1)), plan=plan, statement=statement, **told
+    )
 
 
 def line(variance: float = 0.04) -> MomentsResult:
     mean = np.array([0.1, 0.3, -0.2])
     plan = MomentsPlan.calibrate(num_features=2, **TERMS)
-    told = {"mean_squares": np.ones(2), "counted": 1.0, "plan": plan, "statement": plan.state(reproducible=True)}
+    told = {
+        "mean_squares": np.ones(2),
+        "counted": 1.0,
+        "plan": plan,
+        "statement": plan.state(reproducible=True),
+    }
     return MomentsResult(mean, np.eye(3) * 1e-4, mean / 2, variance, 1e-4, **told)
 
 
@@ -66,7 +73,9 @@ def test_classes_have_their_axis_at_the_end() -> None:
 
 
 def test_counts_scatter_as_their_family_says() -> None:
-    fit = regression("counts", [1.0, 0.5, -0.5], dispersion=2.0, dispersion_range=np.array([1.99, 2.01]))
+    fit = regression(
+        "counts", [1.0, 0.5, -0.5], dispersion=2.0, dispersion_range=np.array([1.99, 2.01])
+    )
     mean = np.exp(1.0 + X @ [0.5, -0.5])
     for family, variance in (("poisson", mean), ("negative_binomial", mean + mean**2 / 2)):
         found = fit.predict(X, key=KEY, num_samples=20_000, family=family)
@@ -84,7 +93,9 @@ def test_a_line_is_in_the_unit_of_the_target() -> None:
     found = fit.predict(records, key=KEY, num_samples=4_000)
     x = np.array([[-0.75, -0.5], [0.75, 0.0]])
     np.testing.assert_allclose(records.x, x)
-    np.testing.assert_allclose(found.mean.mean(axis=0), 50 + 50 * (0.1 + x @ [0.3, -0.2]), atol=0.05)
+    np.testing.assert_allclose(
+        found.mean.mean(axis=0), 50 + 50 * (0.1 + x @ [0.3, -0.2]), atol=0.05
+    )
     np.testing.assert_allclose(found.estimate, 50 + 25 * (0.1 + x @ [0.3, -0.2]))
     np.testing.assert_allclose(found.outcomes.std(axis=0), 50 * 0.2, rtol=0.06)
     low, high = found.outcome_interval
@@ -102,7 +113,12 @@ def test_a_line_is_in_the_unit_of_the_target() -> None:
     [
         ("bernoulli", [0, 1, 1], None, lambda line, y: stats.bernoulli.logpmf(y, expit(line))),
         ("poisson", [0, 1, 9], None, lambda line, y: stats.poisson.logpmf(y, np.exp(line))),
-        ("negative_binomial", [0, 1, 9], 1.5, lambda line, y: stats.nbinom.logpmf(y, 1.5, 1.5 / (1.5 + np.exp(line)))),
+        (
+            "negative_binomial",
+            [0, 1, 9],
+            1.5,
+            lambda line, y: stats.nbinom.logpmf(y, 1.5, 1.5 / (1.5 + np.exp(line))),
+        ),
         ("gaussian", [0.1, -1.0, 2.0], 0.7, lambda line, y: stats.norm.logpdf(y, line, 0.7)),
     ],
 )
@@ -124,7 +140,8 @@ def test_log_density_is_of_the_mean_over_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "mean"), [("binary", [0.5, 2, -1]), ("counts", [0.5, 1, -1]), ("classes", np.arange(9) / 4)]
+    ("family", "mean"),
+    [("binary", [0.5, 2, -1]), ("counts", [0.5, 1, -1]), ("classes", np.arange(9) / 4)],
 )
 def test_a_missing_cell_is_no_outcome(family: str, mean: Any) -> None:
     """Neither of the features nor of the target: a missing one counted as 0, or as the last class."""
@@ -139,7 +156,9 @@ def test_a_missing_cell_is_no_outcome(family: str, mean: Any) -> None:
     assert np.isnan(found.outcomes[:, 2]).all()
     assert np.isfinite(np.delete(found.outcomes, 2, axis=1)).all()
     y = np.array([0, math.nan, 1, 0, 1, 0, 1])
-    np.testing.assert_array_equal(np.isnan(fit.log_density(x, y)), [False, True, True, *[False] * 4])
+    np.testing.assert_array_equal(
+        np.isnan(fit.log_density(x, y)), [False, True, True, *[False] * 4]
+    )
 
 
 def test_what_is_no_class_has_no_density_and_is_not_quoted() -> None:

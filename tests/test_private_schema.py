@@ -29,7 +29,14 @@ from discreet.tabular.private_schema import (
     private_schema,
     ranges_of,
 )
-from discreet.tabular.tables import Bought, CsvFormat, DataError, schema_from_bounds, schema_from_dict, schema_to_toml
+from discreet.tabular.tables import (
+    Bought,
+    CsvFormat,
+    DataError,
+    schema_from_bounds,
+    schema_from_dict,
+    schema_to_toml,
+)
 
 ZERO, FAR, MISSING, TEXT = module._ZERO, module._FAR, module._MISSING, module._TEXT
 PLAN = PrivateSchemaPlan.calibrate(("x",), epsilon=0.1, delta=1e-6)
@@ -69,7 +76,10 @@ def test_cells_of_any_kind_are_counted_once_in_each_column() -> None:
     places = [one, one, one, one, TEXT, TEXT, TEXT, FAR, MISSING, 2 * ZERO - one, ZERO]
     for plan, table in [
         (PLAN, {"x": cells}),
-        (dataclasses.replace(PLAN, csv=CsvFormat(delimiter=";")), {"x": [*cells[:3], "0,9", *cells[4:]]}),
+        (
+            dataclasses.replace(PLAN, csv=CsvFormat(delimiter=";")),
+            {"x": [*cells[:3], "0,9", *cells[4:]]},
+        ),
     ]:
         _, counts, last = module._count(table, plan, None)
         assert np.sum(counts) == 0
@@ -150,7 +160,9 @@ def test_too_few_records_for_the_noise_have_no_bounds() -> None:
     x = np.random.default_rng(1).lognormal(3, 1, 400)
     found = private_schema(dp.random.key(), {"x": x}, PLAN)
     assert found.found["x"].reason == "too few numbers for the noise"
-    with pytest.raises(ValueError, match=r"standard deviation 36\.\d+. Fewer columns, or a larger epsilon"):
+    with pytest.raises(
+        ValueError, match=r"standard deviation 36\.\d+. Fewer columns, or a larger epsilon"
+    ):
         found.schema()
 
 
@@ -179,7 +191,11 @@ def test_a_release_becomes_a_schema_that_says_what_it_cost(relation: Any, tmp_pa
     assert schema.describe()[:2] == ("smoker (binary): no | yes", "age (real): 0 to 128")
     assert [column.missing for column in schema.columns] == ["refuse", "refuse", "indicator"]
     assert schema.bought == Bought(
-        columns=("age", "late"), epsilon=0.9998, delta=1e-6, made_on=found.made_on, statement="s.json"
+        columns=("age", "late"),
+        epsilon=0.9998,
+        delta=1e-6,
+        made_on=found.made_on,
+        statement="s.json",
     )
     assert schema_from_dict(tomllib.loads(schema_to_toml(schema))) == schema
     again = PrivateSchema.load(found.save(tmp_path / "bought"))
@@ -188,7 +204,9 @@ def test_a_release_becomes_a_schema_that_says_what_it_cost(relation: Any, tmp_pa
     assert found.statement.epsilon == pytest.approx(1, rel=1e-3)
     described = dp.describe(people, schema, epsilon=1.0, delta=1e-6)
     assert schema.bought.in_words() in described.statement.notes
-    assert "at ε = 0.9998 and δ = 1e-06 (s.json). That cost comes on top." in " ".join(str(described.statement).split())
+    assert "at ε = 0.9998 and δ = 1e-06 (s.json). That cost comes on top." in " ".join(
+        str(described.statement).split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +215,10 @@ def test_a_release_becomes_a_schema_that_says_what_it_cost(relation: Any, tmp_pa
         ('["age"]', "is not as discreet schema init wrote it"),
         ('{columns = ["age"], epsilon = 1}', "is not as"),
         ('{columns = ["age"], epsilon = "1", delta = 0.1, date = 2026-01-01}', "is not as"),
-        ('{columns = ["age"], epsilon = -1, delta = 0.1, date = 2026-01-01}', "no release has these"),
+        (
+            '{columns = ["age"], epsilon = -1, delta = 0.1, date = 2026-01-01}',
+            "no release has these",
+        ),
         (
             '{columns = ["height"], epsilon = 1, delta = 0.1, date = 2026-01-01}',
             "bounds or categories of height were bought",
@@ -234,14 +255,17 @@ def test_a_plan_that_forgets_how_many_columns_a_record_has_is_refused(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"columns": ()}, {"columns": ("x", "x")}, {"columns": ("x",), "person": "x"}, {"share": 1.5}]
+    "wrong",
+    [{"columns": ()}, {"columns": ("x", "x")}, {"columns": ("x",), "person": "x"}, {"share": 1.5}],
 )
 def test_wrong_plans_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"columns|share"):
         PrivateSchemaPlan.calibrate(**{"columns": ("x",), "epsilon": 0.1, "delta": 1e-6} | wrong)
 
 
-def test_an_absent_column_is_refused_before_anything_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_column_is_refused_before_anything_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(DataError, match="no column x"):
         private_schema(dp.random.key(), {"y": [1.0]}, PLAN)
@@ -252,8 +276,16 @@ KEYS = PrivateSchemaPlan.calibrate((), epsilon=1.0, delta=1e-6, categories=("k",
 
 @pytest.mark.essential
 def test_texts_that_many_hold_become_categories_and_the_others_are_other(tmp_path: Path) -> None:
-    cells = ["south"] * 400 + ["north"] * 300 + [f"rare {i}" for i in range(500)] + [None] * 300 + ["other"] * 100
-    plan = PrivateSchemaPlan.calibrate(("x", "k"), epsilon=1.0, delta=1e-6, categories=("k", "code"))
+    cells = (
+        ["south"] * 400
+        + ["north"] * 300
+        + [f"rare {i}" for i in range(500)]
+        + [None] * 300
+        + ["other"] * 100
+    )
+    plan = PrivateSchemaPlan.calibrate(
+        ("x", "k"), epsilon=1.0, delta=1e-6, categories=("k", "code")
+    )
     people = {"k": cells, "x": np.ones(1600), "code": [1, 2, 3, 4] * 400}
     found = private_schema(dp.random.key(), people, plan)
     assert list(found.keys["k"]) == ["north", "other", "south"]
@@ -271,7 +303,11 @@ def test_texts_that_many_hold_become_categories_and_the_others_are_other(tmp_pat
     assert "a text was shown only if its noisy count was above" in found.statement.mechanism
     assert shares is not None
     records = dp.tables.encode(dp.tables.read_table(people, schema), schema)
-    place = next(i for i, name in enumerate(records.feature_names) if name.startswith("k") and "other" in name)
+    place = next(
+        i
+        for i, name in enumerate(records.feature_names)
+        if name.startswith("k") and "other" in name
+    )
     assert records.x[:, place].sum() == 600
 
 
@@ -300,12 +336,16 @@ def test_texts_of_rows_that_are_not_used_have_no_place() -> None:
     assert np.sum(counts) == 0
 
 
-def thresholded(threshold: float, plan: PrivateSchemaPlan, count: int, stddev: float | None = None) -> np.ndarray:
+def thresholded(
+    threshold: float, plan: PrivateSchemaPlan, count: int, stddev: float | None = None
+) -> np.ndarray:
     """Whether a text with this count is shown, 20,000 times: as many texts in one release."""
     cells = (RANGES + 20_000,)
     total = np.zeros(cells[0])
     total[RANGES:] = count
-    noise = module._Thresholded(Gaussian(stddev or plan.stddev, plan.noise_multiplier), threshold, cells)
+    noise = module._Thresholded(
+        Gaussian(stddev or plan.stddev, plan.noise_multiplier), threshold, cells
+    )
     with jax.enable_x64(True):
         return np.asarray(noise(dp.random.key(1), total))[RANGES:] > 0
 
@@ -319,7 +359,9 @@ def test_an_audit_finds_a_threshold_that_is_too_low_and_half_the_noise() -> None
 
     def audited(threshold: float, stddev: float | None = None) -> float:
         there = thresholded(threshold, plan, 1, stddev).astype(float)
-        return judge({"shown": there}, {"shown": 0 * there}, delta=0.1, confidence=0.999).epsilon(0.1)
+        return judge({"shown": there}, {"shown": 0 * there}, delta=0.1, confidence=0.999).epsilon(
+            0.1
+        )
 
     assert 0.8 * 0.02 < thresholded(plan.threshold, plan, 1).mean() < 1.1 * 0.02
     assert audited(plan.threshold) <= claimed
@@ -338,21 +380,25 @@ def test_the_tail_of_the_noise_is_covered_by_what_is_stated(epsilon: float, dim:
     assert own <= plan.delta_keys / 2
     assert own > 0.5 * plan.delta_keys / 2
     assert plan.epsilon() <= epsilon
-    assert GAUSSIAN.exceeds(3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim, plan.room) == pytest.approx(
-        1.35e-3, rel=0.1
-    )
+    assert GAUSSIAN.exceeds(
+        3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim, plan.room
+    ) == pytest.approx(1.35e-3, rel=0.1)
 
 
 @pytest.mark.essential
 @pytest.mark.parametrize("fault", ["slack", "threshold", "columns"])
-def test_a_threshold_that_delta_does_not_pay_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_threshold_that_delta_does_not_pay_is_refused(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     plan = PrivateSchemaPlan.calibrate((), epsilon=1.0, delta=1e-6, categories=("k", "l"))
     true = plan.threshold
     if fault == "slack":
         monkeypatch.setattr(PrivateSchemaPlan, "slack", GAUSSIAN.slack)
     elif fault == "threshold":
-        monkeypatch.setattr(PrivateSchemaPlan, "threshold", property(lambda self: true - plan.stddev))
+        monkeypatch.setattr(
+            PrivateSchemaPlan, "threshold", property(lambda self: true - plan.stddev)
+        )
     else:
         one = PrivateSchemaPlan.calibrate((), epsilon=1.0, delta=1e-6, categories=("k",)).delta_keys
         ratio = 1 + 1.01 * plan.stddev * NormalDist().inv_cdf(1 - one)
@@ -371,10 +417,14 @@ def test_a_rule_for_other_texts_needs_a_category_for_them() -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_half_the_noise_is_refused_before_it_is_drawn(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_the_noise_is_refused_before_it_is_drawn(
+    relation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     monkeypatch.setattr(module, "Gaussian", lambda stddev, *others: Gaussian(stddev / 2, *others))
-    plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, categories=("k",), relation=relation)
+    plan = PrivateSchemaPlan.calibrate(
+        ("x",), epsilon=1.0, delta=1e-6, categories=("k",), relation=relation
+    )
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         private_schema(dp.random.key(), {"x": np.ones(9), "k": ["a"] * 9}, plan)
 
@@ -387,9 +437,23 @@ def test_the_law_of_the_noise_does_not_tell_how_many_texts_there_are(epsilon: fl
     def law(dim: int) -> tuple[float, int]:
         most = GAUSSIAN.most_planned(plan.noise_multiplier, dim, plan.room)
         plan.check_threshold(dim)
-        spacing, factor = grid(plan.stddev * (1 + FOR_SUMS), most * GAUSSIAN.rounding(dim), GAUSSIAN.law(3))
+        spacing, factor = grid(
+            plan.stddev * (1 + FOR_SUMS), most * GAUSSIAN.rounding(dim), GAUSSIAN.law(3)
+        )
         return float(spacing), int(factor)
 
-    assert len({law(dim) for dim in (2 * RANGES + 2, *(2**power + RANGES for power in range(10, 24)), plan.room)}) == 1
+    assert (
+        len(
+            {
+                law(dim)
+                for dim in (
+                    2 * RANGES + 2,
+                    *(2**power + RANGES for power in range(10, 24)),
+                    plan.room,
+                )
+            }
+        )
+        == 1
+    )
     with pytest.raises(dp.PrivacyError, match="more than 16,777,216 texts"):
         plan.check_threshold(plan.room + 1)

@@ -67,7 +67,9 @@ def test_an_answer_is_proved_begun_and_run_in_this_order(monkeypatch: pytest.Mon
 
     def noted(owner: Any, name: str) -> None:
         true = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda self, *x, **how: order.append(name) or true(self, *x, **how))
+        monkeypatch.setattr(
+            owner, name, lambda self, *x, **how: order.append(name) or true(self, *x, **how)
+        )
 
     noted(Act, "prove")
     noted(Act, "begin")
@@ -83,7 +85,11 @@ def test_an_answer_is_proved_begun_and_run_in_this_order(monkeypatch: pytest.Mon
 
 def test_an_answer_has_settings_of_its_own() -> None:
     """By the caller's it failed after the debit, so the budget was lost."""
-    for settings in jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"), jax.disable_jit():
+    for settings in (
+        jax.numpy_dtype_promotion("strict"),
+        jax.transfer_guard("disallow"),
+        jax.disable_jit(),
+    ):
         with settings:
             assert query().answer(Act.on(PLAN, dp.random.key()), OTHERS, ROWS, MASK).shape == (2,)
 
@@ -99,7 +105,9 @@ def test_equal_queries_are_proved_once_for_arguments_of_one_kind() -> None:
         query(relation=REPLACE).certificate(key, OTHERS, ROWS, MASK),
         query().certificate(key, OTHERS, ROWS[:9], MASK[:9]),
         query().certificate(dp.random.key(0), OTHERS, ROWS, MASK),
-        Query(lambda *x: total(*x), Gaussian(NOISE, NOISE), ADD).certificate(key, OTHERS, ROWS, MASK),
+        Query(lambda *x: total(*x), Gaussian(NOISE, NOISE), ADD).certificate(
+            key, OTHERS, ROWS, MASK
+        ),
     ]
     assert len({id(found) for found in (one, *others)}) == 7
     assert one.event.noise_multiplier == pytest.approx(NOISE, rel=1e-9)
@@ -109,9 +117,9 @@ def test_equal_queries_are_proved_once_for_arguments_of_one_kind() -> None:
 def test_the_sum_of_the_others_is_public_and_the_last_records_are_not() -> None:
     """With the positions exchanged there is no proof: nothing bounds the sum of the others."""
     with pytest.raises(dp.PrivacyError):
-        Query(lambda rows, others, mask: total(others, rows, mask), Gaussian(NOISE, NOISE), ADD).certificate(
-            dp.random.key(), ROWS, np.zeros((10, 2)), MASK
-        )
+        Query(
+            lambda rows, others, mask: total(others, rows, mask), Gaussian(NOISE, NOISE), ADD
+        ).certificate(dp.random.key(), ROWS, np.zeros((10, 2)), MASK)
 
 
 def test_values_of_two_classes_are_two_queries() -> None:
@@ -129,7 +137,9 @@ def test_values_of_two_classes_are_two_queries() -> None:
 
     assert Once(1.0) == Half(1.0)
     for total, factor in ((Once(1.0), 1), (Half(1.0), 2)):
-        found = Query(total, Gaussian(NOISE, NOISE), ADD, records=(1, 2)).certificate(dp.random.key(), ROWS, MASK)
+        found = Query(total, Gaussian(NOISE, NOISE), ADD, records=(1, 2)).certificate(
+            dp.random.key(), ROWS, MASK
+        )
         assert found.event.noise_multiplier == pytest.approx(factor * NOISE, rel=1e-9)
 
 
@@ -185,7 +195,11 @@ def test_sums_over_turns_are_exact() -> None:
 
         with jax.enable_x64(True):
             own = x[rows]
-            return np.asarray(summed(add, turns_of([jnp.asarray(y) for y in in_turns([own], turns_for(len(own)))])))
+            return np.asarray(
+                summed(
+                    add, turns_of([jnp.asarray(y) for y in in_turns([own], turns_for(len(own)))])
+                )
+            )
 
     whole, other = np.arange(300), np.random.default_rng(1).permutation(300)
     np.testing.assert_array_equal(total(whole), total(other))
@@ -222,14 +236,18 @@ def test_a_plan_costs_what_was_asked_for_and_refuses_numbers_out_of_range(name: 
 
 
 @pytest.mark.parametrize("name", ["moments", "standardisation", "Newton"])
-def test_more_records_than_sums_are_exact_for_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_records_than_sums_are_exact_for_are_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A standardisation took any number of them: beyond 2^27 its sums would have been rounded."""
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     plan: Any = PLANS[name]()
     zeros = np.broadcast_to(np.float64(0), (2**26 + 1, 2))  # no memory
     fits: dict[str, Any] = {
         "moments": lambda key: fit_moments(key, zeros, zeros[:, 0], plan),
-        "standardisation": lambda key: private_standardisation(key, zeros, low=0, high=1, plan=plan),
+        "standardisation": lambda key: private_standardisation(
+            key, zeros, low=0, high=1, plan=plan
+        ),
         "Newton": lambda key: fit_newton(key, zeros, zeros[:, 0], plan),
     }
     with pytest.raises(ValueError, match="sums are exact for at most 67,108,864"):

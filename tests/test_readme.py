@@ -24,15 +24,17 @@ def fit_without_privacy(names: dict) -> tuple[np.ndarray, np.ndarray]:
 def check_means(names: dict) -> None:
     """The private means lie within two posterior standard deviations of NumPyro's.
 
-    The noise is real (from the operating system). It has a standard deviation of 0.4 of the posterior's: a false alarm in fewer
-    than one run in 10,000.
+    The noise is real (from the operating system). It has a standard deviation of 0.4 of the
+    posterior's: a false alarm in fewer than one run in 10,000.
     """
     mean, stddev = fit_without_privacy(names)
     np.testing.assert_array_less(np.abs(names["result"].estimate["weights"] - mean), 2.0 * stddev)
 
 
 @pytest.mark.essential
-def test_the_example_prints_what_the_page_shows(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_prints_what_the_page_shows(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (repository / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)\.\.\.\n```", text, flags=re.DOTALL)
@@ -47,7 +49,9 @@ def test_the_example_prints_what_the_page_shows(repository: Path, capsys: pytest
     for ours, theirs in zip(expected, printed, strict=False):
         assert re.sub(rf"{NUMBER}|\s", "", ours) == re.sub(rf"{NUMBER}|\s", "", theirs)
         np.testing.assert_allclose(
-            [float(x) for x in re.findall(NUMBER, ours)], [float(x) for x in re.findall(NUMBER, theirs)], atol=0.15
+            [float(x) for x in re.findall(NUMBER, ours)],
+            [float(x) for x in re.findall(NUMBER, theirs)],
+            atol=0.15,
         )
 
 
@@ -64,7 +68,11 @@ def test_columns_of_any_scale_do(repository: Path) -> None:
 
 
 def test_links_lead_somewhere(repository: Path) -> None:
-    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").glob("*.md")]
+    pages = [
+        repository / "README.md",
+        repository / "CONTRIBUTING.md",
+        *(repository / "docs").glob("*.md"),
+    ]
     for page in pages:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
             if not link.startswith("http"):

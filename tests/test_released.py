@@ -39,7 +39,12 @@ def test_there_and_back_without_key_and_records(made: tuple[Any, Any], tmp_path:
     with pytest.raises(ValueError, match=r"is no |holds a "):
         type(result).load(Path(__file__))
     kept = {name: getattr(result, name) for name in result._kept_in("file")}
-    for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, {**kept, "more": 1}, []):
+    for fields in (
+        {k: v for k, v in kept.items() if k != "plan"},
+        {**kept, "plan": None},
+        {**kept, "more": 1},
+        [],
+    ):
         write_archive(path, result.what, result.version, fields, result._kinds())
         with pytest.raises(ValueError, match=f"does not hold what a {result.what} holds"):
             type(result).load(path)
@@ -73,7 +78,9 @@ def test_what_is_neither_a_release_nor_public_is_in_no_file(tmp_path: Path) -> N
     class Mean(Released, what="mean"):
         value: float
         statement: None
-        records: np.ndarray | None = dataclasses.field(default=None, metadata=dp.released.KEPT_NOWHERE)
+        records: np.ndarray | None = dataclasses.field(
+            default=None, metadata=dp.released.KEPT_NOWHERE
+        )
 
     mean = Mean(0.5, None, np.arange(3))
     assert mean.to_dict() == {"format": "discreet mean, version 1", "value": 0.5, "statement": None}
@@ -95,7 +102,9 @@ def test_what_has_intervals_prints_them_alike(made: tuple[Any, Any]) -> None:
         assert any(line.startswith(name) for line in lines)
 
 
-def test_draws_are_as_many_as_are_asked_for_and_go_to_arviz_with_the_statement(made: tuple[Any, Any]) -> None:
+def test_draws_are_as_many_as_are_asked_for_and_go_to_arviz_with_the_statement(
+    made: tuple[Any, Any],
+) -> None:
     """For ArviZ, those of a fit in steps need its guide: test_inference_data.py has them."""
     result, _ = made
     if not hasattr(result, "posterior"):

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from numpyro import distributions as dist
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
@@ -24,11 +29,19 @@ N = 200
 KW = {"sampling": dp.PoissonSampling(rate=0.1), "num_records": N}
 FIXED = {"sampling": dp.FixedSizeSampling(20), "relation": dp.Relation.REPLACE_ONE}
 PLAN = dp.PrivacyPlan(
-    **KW, noise_multiplier=3.0, noise_schedule=[1.0, 1.0, 0.5, 2.0], clipping_norm=lambda t: 2.0 / (1 + t), num_steps=4
+    **KW,
+    noise_multiplier=3.0,
+    noise_schedule=[1.0, 1.0, 0.5, 2.0],
+    clipping_norm=lambda t: 2.0 / (1 + t),
+    num_steps=4,
 )
 RATES = (0.1, 0.05, 0.1, 0.02)
 RATED = dp.PrivacyPlan(
-    **KW, rate_schedule=RATES, noise_multiplier=3.0, noise_schedule=[1.0, 1.0, 0.5, 2.0], num_steps=4
+    **KW,
+    rate_schedule=RATES,
+    noise_multiplier=3.0,
+    noise_schedule=[1.0, 1.0, 0.5, 2.0],
+    num_steps=4,
 )
 X = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.float32)
@@ -64,14 +77,20 @@ def test_the_event_has_each_steps_rate():
     )
     assert RATED.rates == RATES
     alike = dataclasses.replace(RATED, noise_schedule=None)
-    assert alike.event() == ComposedDpEvent([sampled(3.0, 2), sampled(3.0, 1, 0.05), sampled(3.0, 1, 0.02)])
+    assert alike.event() == ComposedDpEvent(
+        [sampled(3.0, 2), sampled(3.0, 1, 0.05), sampled(3.0, 1, 0.02)]
+    )
     by_hand = accounting.profile(alike.event(), alike.relation, slack=alike.slack)
     assert alike.epsilon(1e-5) == by_hand.epsilon(1e-5)
     # Neither the mean rate, which says too little, nor the largest.
     constant = dataclasses.replace(alike, rate_schedule=None)
     mean = dataclasses.replace(constant, sampling=dp.PoissonSampling(float(np.mean(RATES))))
     assert mean.epsilon(1e-5) < 0.9 * alike.epsilon(1e-5) < 0.9 * constant.epsilon(1e-5)
-    assert constant.event() == dataclasses.replace(alike, rate_schedule=lambda t: 0.1).event() == sampled(3.0, 4)
+    assert (
+        constant.event()
+        == dataclasses.replace(alike, rate_schedule=lambda t: 0.1).event()
+        == sampled(3.0, 4)
+    )
 
 
 def test_a_plan_with_rates_is_as_before_hashable_and_kept():
@@ -86,7 +105,9 @@ def test_a_plan_with_rates_is_as_before_hashable_and_kept():
 
 
 def test_noise_is_calibrated_to_the_rates():
-    rated = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, num_steps=4, rate_schedule=RATES, **KW)
+    rated = dp.PrivacyPlan.calibrate(
+        epsilon=1.0, delta=1e-5, num_steps=4, rate_schedule=RATES, **KW
+    )
     assert 0.999 <= rated.epsilon(1e-5) <= 1.0
     constant = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, num_steps=4, **KW)
     assert rated.noise_multiplier < constant.noise_multiplier
@@ -107,7 +128,9 @@ def test_steps_beyond_the_schedule_count_with_the_least_noise():
 
 
 def test_one_factor_is_calibrated():
-    plan = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, num_steps=4, noise_schedule=[1, 1, 1, 4], **KW)
+    plan = dp.PrivacyPlan.calibrate(
+        epsilon=1.0, delta=1e-5, num_steps=4, noise_schedule=[1, 1, 1, 4], **KW
+    )
     assert 0.999 <= plan.epsilon(1e-5) <= 1.0
     assert plan.noise_multipliers[3] == 4 * plan.noise_multiplier
     constant = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, num_steps=4, **KW)
@@ -120,8 +143,14 @@ def test_one_factor_is_calibrated():
         ({"noise_schedule": [1.0, 1.0, 1.0, 1e7]}, "at most 1,000,000"),
         ({"clipping_norm": lambda t: 1.0 - t}, "step 1"),
         ({"clipping_norm": [1.0, 1.0, 1.0, 1e-16]}, "neither vanish nor overflow"),
-        ({"rate_schedule": [0.1, 0.05, 0.2, 0.1]}, "step 2, is 0.2: .* at most sampling's rate, 0.1.*the largest rate"),
-        ({"rate_schedule": [0.1] * 4, "sampling": dp.FullBatch()}, "one rate for all steps.*PoissonSampling"),
+        (
+            {"rate_schedule": [0.1, 0.05, 0.2, 0.1]},
+            "step 2, is 0.2: .* at most sampling's rate, 0.1.*the largest rate",
+        ),
+        (
+            {"rate_schedule": [0.1] * 4, "sampling": dp.FullBatch()},
+            "one rate for all steps.*PoissonSampling",
+        ),
         ({"rate_schedule": [0.1] * 4, **FIXED}, "one rate for all steps.*PoissonSampling"),
         ({"rate_schedule": [0.1, 1e-38, 0.1, 0.1]}, "too small or too large for 32-bit arithmetic"),
     ],
@@ -169,7 +198,9 @@ def test_a_traced_schedule_is_refused(name):
 
 @pytest.mark.parametrize("name", ["rate_schedule", "noise_schedule"])
 def test_one_number_is_no_schedule(name):
-    with pytest.raises(ValueError, match=f"^{name} is 0.1; it must be a list of numbers, one for each step"):
+    with pytest.raises(
+        ValueError, match=f"^{name} is 0.1; it must be a list of numbers, one for each step"
+    ):
         dp.PrivacyPlan(**{**KW, "noise_multiplier": 1.0, "num_steps": 4, name: 0.1})
 
 
@@ -177,12 +208,18 @@ def test_what_has_no_schedule_says_so():
     for name in ("noise_schedule", "clipping_norm", "rate_schedule"):
         scheduled = {name: lambda t: 0.1}
         with pytest.raises(ValueError, match="give num_steps, too"):
-            dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, noise_multiplier=1.0, **scheduled, **KW)
+            dp.PrivacyPlan.calibrate(
+                epsilon=1.0, delta=1e-5, noise_multiplier=1.0, **scheduled, **KW
+            )
     for plan in (PLAN, RATED):
         fixed = dataclasses.replace(plan, clipping_norm=1.0)
-        with pytest.raises(ValueError, match="Leave noise_schedule and rate_schedule out of the plan"):
+        with pytest.raises(
+            ValueError, match="Leave noise_schedule and rate_schedule out of the plan"
+        ):
             dp.DPSGLD(model, step_size=(1e-4, 10.0, 0.55), plan=fixed)
-        with pytest.raises(ValueError, match="Leave noise_schedule and rate_schedule out of the audited plan"):
+        with pytest.raises(
+            ValueError, match="Leave noise_schedule and rate_schedule out of the audited plan"
+        ):
             dp.audit.worst_case(fixed)
     fit = dpsvi(RATED)
     state = fit.init(dp.random.key(), X, Y)
@@ -191,7 +228,9 @@ def test_what_has_no_schedule_says_so():
 
 
 def test_a_single_number_of_numpy_is_no_schedule():
-    plan = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, noise_multiplier=5.0, clipping_norm=np.float32(2), **KW)
+    plan = dp.PrivacyPlan.calibrate(
+        epsilon=1.0, delta=1e-5, noise_multiplier=5.0, clipping_norm=np.float32(2), **KW
+    )
     assert plan.clipping_norm == 2.0
 
 
@@ -216,8 +255,8 @@ def pulled(x):
 def test_a_fit_draws_at_each_steps_rate_and_divides_by_it(tmp_path):
     """150 steps at 0.5 and 150 at 0.1 of 200 records, all of gradient C, with noise that is small beside the batch's own chance.
 
-    The mean of 150 batches, relative to N, has a standard deviation of 0.0058 at 0.5 and 0.018 at 0.1: a right fit fails once in
-    a million runs. At the other rate it would be 0.2 or 5.
+    The mean of 150 batches, relative to N, has a standard deviation of 0.0058 at 0.5 and 0.018 at
+    0.1: a right fit fails once in a million runs. At the other rate it would be 0.2 or 5.
     """
     rates = (0.5, 0.1) * 150
     plan = dp.PrivacyPlan(
@@ -229,7 +268,9 @@ def test_a_fit_draws_at_each_steps_rate_and_divides_by_it(tmp_path):
         num_records=N,
     )
     fit = dp.DPSVI(pulled, AutoDelta(pulled), numpyro.optim.SGD(1e-6), plan=plan, loss_share=0)
-    result = fit.run(dp.random.key(), np.full((N, 1), 2.0, np.float32), progress_bar=False, keep_gradients=True)
+    result = fit.run(
+        dp.random.key(), np.full((N, 1), 2.0, np.float32), progress_bar=False, keep_gradients=True
+    )
     sizes = result.trace.gradients[:, 0].reshape(-1, 2).mean(0) / N
     assert abs(sizes[0] - 1) < 5 * 0.0059
     assert abs(sizes[1] - 1) < 5 * 0.0182
@@ -278,7 +319,9 @@ FAULTS = {
 def test_a_step_with_the_rate_of_another_step_has_no_proof(fault, monkeypatch):
     """The noise is the least where the rate is, so that another order costs more."""
     right = ThinnedDrawing.at
-    monkeypatch.setattr(ThinnedDrawing, "at", lambda self, tables, step: right(self, tables, FAULTS[fault](step)))
+    monkeypatch.setattr(
+        ThinnedDrawing, "at", lambda self, tables, step: right(self, tables, FAULTS[fault](step))
+    )
     few = 150 + list(FAULTS).index(fault)  # JAX keeps the program of as many records
     plan = dataclasses.replace(RATED, num_records=few, noise_schedule=(2.0, 1.0, 2.0, 0.4))
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
@@ -304,10 +347,16 @@ def test_the_proof_is_that_of_the_rule_for_the_clipping_norm(monkeypatch):
     """The steps are the same program but for the next step's norm."""
     proved = []
     certify = _proof.certify
-    monkeypatch.setattr(_proof, "certify", lambda *args, **options: proved.append(args) or certify(*args, **options))
-    plan = dataclasses.replace(PLAN, num_steps=3, noise_schedule=(1.0, 1.0, 2.0), clipping_norm=dp.AdaptiveClipping())
+    monkeypatch.setattr(
+        _proof, "certify", lambda *args, **options: proved.append(args) or certify(*args, **options)
+    )
+    plan = dataclasses.replace(
+        PLAN, num_steps=3, noise_schedule=(1.0, 1.0, 2.0), clipping_norm=dp.AdaptiveClipping()
+    )
     for norm in (dp.AdaptiveClipping(), (2.0, 1.0, 0.5)):
-        dpsvi(dataclasses.replace(plan, clipping_norm=norm)).run(dp.random.key(), X, Y, progress_bar=False)
+        dpsvi(dataclasses.replace(plan, clipping_norm=norm)).run(
+            dp.random.key(), X, Y, progress_bar=False
+        )
     assert len(proved) == 2
 
 
@@ -332,7 +381,9 @@ def test_a_scan_over_schedules_of_noise_and_norm_is_proved(given):
     precision = sum(1 / x.noise_multiplier**2 for x in event.events)
     assert precision == pytest.approx(1 + 1 / 4 + 1 / 16, rel=1e-5)
     with pytest.raises(dp.PrivacyError, match="known multiple"):
-        dp.certify(step, *table, sigmas, norms, records=0, mask=1)  # whose values a proof does not know
+        dp.certify(
+            step, *table, sigmas, norms, records=0, mask=1
+        )  # whose values a proof does not know
 
 
 # Draws at a rate of their own in programs of other forms.
@@ -343,7 +394,9 @@ THINNED = dp.PoissonSampling(0.1).thinned(RATES)
 def drawn(key, step, xs, mask):
     drawing = THINNED.drawing(len(xs))
     tables = drawing.at(THINNED.prepare(len(xs)), step)
-    _, real, batch, kept = _markers._draw("poisson_subsample", drawing, key, tables, [xs, mask], mapped=False)
+    _, real, batch, kept = _markers._draw(
+        "poisson_subsample", drawing, key, tables, [xs, mask], mapped=False
+    )
     return batch, real & kept
 
 
@@ -388,7 +441,8 @@ def of_two_loops(xs, mask, key):
     def outer(c, now):
         step, key = now
         return c, jax.lax.map(
-            lambda x: released(x[1], step + 0 * x[0], xs, mask), (jnp.arange(2), jax.random.split(key, 2))
+            lambda x: released(x[1], step + 0 * x[0], xs, mask),
+            (jnp.arange(2), jax.random.split(key, 2)),
         )
 
     return jax.lax.scan(outer, 0, (jnp.arange(4), jax.random.split(key, 4)))[1]
@@ -397,8 +451,12 @@ def of_two_loops(xs, mask, key):
 def rates_of(event):
     found = {}
     for part in getattr(event, "events", [event]):
-        count, one = (part.count, part.event) if isinstance(part, SelfComposedDpEvent) else (1, part)
-        count, one = (count * one.count, one.event) if isinstance(one, SelfComposedDpEvent) else (count, one)
+        count, one = (
+            (part.count, part.event) if isinstance(part, SelfComposedDpEvent) else (1, part)
+        )
+        count, one = (
+            (count * one.count, one.event) if isinstance(one, SelfComposedDpEvent) else (count, one)
+        )
         assert one.event == GaussianDpEvent(2.0)
         found[one.sampling_probability] = found.get(one.sampling_probability, 0) + count
     return found
@@ -412,13 +470,19 @@ FORMS = {
         in_turn(lambda step, *rest: released(rest[0], step // 2, *rest[1:])),
         {0.1: 4},
     ),  # a division is not followed
-    "beyond the end": (in_turn(lambda step, *rest: released(rest[0], step + 9, *rest[1:])), {0.02: 4}),
+    "beyond the end": (
+        in_turn(lambda step, *rest: released(rest[0], step + 9, *rest[1:])),
+        {0.02: 4},
+    ),
     "each rate thrice": (in_turn(each_thrice), {0.1: 6, 0.05: 3, 0.02: 3}),
     "in a branch": (in_turn(in_a_branch), ONCE),
     "a number before": (before_the_last, {0.1: 4}),
     "of two loops": (of_two_loops, {0.1: 8}),
     "one step": (lambda xs, mask, key: released(key, 3, xs, mask), {0.02: 1}),
-    "an unknown one": (lambda xs, mask, key: released(key, jnp.int32(jnp.sum(key_numbers(key))), xs, mask), {0.1: 1}),
+    "an unknown one": (
+        lambda xs, mask, key: released(key, jnp.int32(jnp.sum(key_numbers(key))), xs, mask),
+        {0.1: 1},
+    ),
 }
 
 
@@ -430,7 +494,9 @@ def key_numbers(key):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_draw_has_the_rate_of_its_step_or_else_the_largest(form):
     program, rates = FORMS[form]
-    event = dp.certify(program, jnp.zeros((N, 2)), jnp.ones(N, bool), dp.random.key(0), records=0, mask=1).event
+    event = dp.certify(
+        program, jnp.zeros((N, 2)), jnp.ones(N, bool), dp.random.key(0), records=0, mask=1
+    ).event
     assert rates_of(event) == rates
 
 
@@ -438,6 +504,15 @@ def test_tables_of_other_coins_have_no_proof(monkeypatch):
     """Coins of one, which keep all records of the largest rate, beside the rates that are stated."""
     prepare = ThinnedPoisson.prepare
     ones = np.full((4, 3), 2**32 - 1, np.uint32)
-    monkeypatch.setattr(ThinnedPoisson, "prepare", lambda self, count: {**prepare(self, count), "coins": ones})
+    monkeypatch.setattr(
+        ThinnedPoisson, "prepare", lambda self, count: {**prepare(self, count), "coins": ones}
+    )
     with pytest.raises(dp.PrivacyError, match="sampling rate is not known"):
-        dp.certify(FORMS["a scan"][0], jnp.zeros((N, 2)), jnp.ones(N, bool), dp.random.key(0), records=0, mask=1)
+        dp.certify(
+            FORMS["a scan"][0],
+            jnp.zeros((N, 2)),
+            jnp.ones(N, bool),
+            dp.random.key(0),
+            records=0,
+            mask=1,
+        )

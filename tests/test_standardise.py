@@ -28,8 +28,12 @@ def people(rows: int) -> np.ndarray:
 
 
 def joined(x: np.ndarray) -> np.ndarray:
-    rows = contributions(jnp.asarray(x, jnp.float32), jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32))
-    return np.concatenate([np.asarray(rows["cells"], np.float64), np.asarray(rows["gaps"], np.float64)], 1)
+    rows = contributions(
+        jnp.asarray(x, jnp.float32), jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32)
+    )
+    return np.concatenate(
+        [np.asarray(rows["cells"], np.float64), np.asarray(rows["gaps"], np.float64)], 1
+    )
 
 
 def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
@@ -44,7 +48,8 @@ def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
     rows = joined(x)
     assert np.linalg.norm(rows, axis=1).max() <= bound * (1 + 1e-6)
     assert np.linalg.norm(rows - rng.permutation(rows), axis=1).max() <= 2 * bound * (1 + 1e-6)
-    # Squares in the place of 1 - z^2, without a share of their own, would be sqrt(2) times what is paid for.
+    # Squares in the place of 1 - z^2, without a share of their own, would be sqrt(2) times what is
+    # paid for.
     z = most[:3]
     assert np.linalg.norm([*z, *np.square(z)]) > 1.4 * bound
 
@@ -65,7 +70,10 @@ def test_the_price_is_that_of_both_by_another_accountant(relation) -> None:
     for statement, own in (fit, plan), (first.state(reproducible=False), first):
         assert statement.epsilon == composed(own).epsilon(1e-5)
         assert statement.figures.event == str(own.event())
-        assert any("standardised their columns: their privacy costs add up" in line for line in statement.not_covered)
+        assert any(
+            "standardised their columns: their privacy costs add up" in line
+            for line in statement.not_covered
+        )
     with pytest.raises(ValueError, match="leaves nothing for the steps"):
         dp.PrivacyPlan.calibrate(epsilon=0.29, sampling=batches, **facts, **rest)
 
@@ -74,7 +82,9 @@ def test_the_price_is_that_of_both_by_another_accountant(relation) -> None:
 def test_with_little_noise_it_is_the_mean_and_the_standard_deviation(relation) -> None:
     x = people(5_000)
     plan = plan_for(x, 1e-3, relation)
-    scaling = dp.standardise.private_standardisation(dp.random.key(), x, low=LOW, high=HIGH, plan=plan)
+    scaling = dp.standardise.private_standardisation(
+        dp.random.key(), x, low=LOW, high=HIGH, plan=plan
+    )
     clipped = np.clip(x, LOW, HIGH)
     np.testing.assert_allclose(scaling.centre, clipped.mean(0), atol=1e-4 * (HIGH - LOW).max())
     np.testing.assert_allclose(scaling.scale, clipped.std(0), rtol=2e-3)
@@ -90,7 +100,9 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     bounds = jnp.zeros(1_000), jnp.ones(1_000)
     release = Query(sums_of, Gaussian(plan_for(x, 3.0).stddev, 3.0), ADD, records=(1, 4)).release
     sums = jax.jit(release)(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
-    noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (3.0 * np.sqrt(1_000))
+    noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (
+        3.0 * np.sqrt(1_000)
+    )
     assert 0.92 < noise.std() < 1.08
 
 
@@ -101,7 +113,9 @@ def test_a_record_with_a_nan_adds_nothing() -> None:
     bounds = jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32)
     release = jax.jit(Query(sums_of, Gaussian(1e-3, 1e-3 / 3**0.5), ADD, records=(1, 4)).release)
     masks = np.arange(1_000) < 999, np.arange(1_000) < 1_000
-    without, with_it = (release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.asarray(mask)) for mask in masks)
+    without, with_it = (
+        release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.asarray(mask)) for mask in masks
+    )
     for name in without:
         np.testing.assert_array_equal(without[name], with_it[name])
 
@@ -114,7 +128,10 @@ def test_sums_are_exact(rows) -> None:
     x[5:7] = LOW - 1, HIGH + 1  # as long as a row can be: clipping leaves them as they are
     bounds = LOW.astype(np.float32), HIGH.astype(np.float32)
     with jax.enable_x64(True):
-        found = [jax.jit(sums_of)(part, *bounds, np.ones(len(part), bool)) for part in (x, np.delete(x, 5, 0), x[5:6])]
+        found = [
+            jax.jit(sums_of)(part, *bounds, np.ones(len(part), bool))
+            for part in (x, np.delete(x, 5, 0), x[5:6])
+        ]
     for name in ("cells", "gaps"):
         whole, without, alone = (np.asarray(sums[name]) for sums in found)
         assert whole.dtype == np.float64
@@ -125,7 +142,9 @@ def test_sums_are_exact(rows) -> None:
 def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
     """Whatever the noise did: the noisy variance may be negative, and the noisy mean beyond the bounds."""
     for cells, gaps in [(0.0, 1e9), (1e9, 1e9), (-1e9, -1e9), (0.0, 0.0)]:
-        centre, spread = _moments({"cells": np.array([cells]), "gaps": np.array([gaps])}, 1_000, 50.0)
+        centre, spread = _moments(
+            {"cells": np.array([cells]), "gaps": np.array([gaps])}, 1_000, 50.0
+        )
         assert -1 <= centre[0] <= 1
         assert 0 < spread[0] <= 1
     x = np.full((400, 1), 0.25)
@@ -133,7 +152,9 @@ def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
     scaling = dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan)
     assert 0.05 < scaling.scale[0] <= 0.5
     # Without noise a constant column has the least spread there is.
-    exact = dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan_for(x, 1e-9))
+    exact = dp.standardise.private_standardisation(
+        dp.random.key(), x, low=0, high=1, plan=plan_for(x, 1e-9)
+    )
     assert exact.scale[0] == pytest.approx(0.5 * 1e-3, rel=0.2)
 
 
@@ -151,7 +172,13 @@ def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
     ],
 )
 def test_wrong_input_is_refused(changes, needle) -> None:
-    given = {"key": dp.random.key(), "x": people(100), "low": LOW, "high": HIGH, "plan": plan_for(people(100))}
+    given = {
+        "key": dp.random.key(),
+        "x": people(100),
+        "low": LOW,
+        "high": HIGH,
+        "plan": plan_for(people(100)),
+    }
     given |= changes
     with pytest.raises(ValueError, match=needle):
         dp.standardise.private_standardisation(given.pop("key"), given.pop("x"), **given)

@@ -10,11 +10,32 @@ import pytest
 
 from discreet import _validate
 
-NO_NUMBERS = [True, False, np.True_, None, "1", "", [1], np.array([1.0]), 1j, Decimal(1), math.nan, np.float32("nan")]
+NO_NUMBERS = [
+    True,
+    False,
+    np.True_,
+    None,
+    "1",
+    "",
+    [1],
+    np.array([1.0]),
+    1j,
+    Decimal(1),
+    math.nan,
+    np.float32("nan"),
+]
 
 CASES: list[tuple[Callable[[Any], Any], list[Any], list[Any]]] = [
-    (lambda x: _validate.positive("a", x), [1, 1e-300, np.float32(2), np.int64(3)], [0, -1, math.inf, -math.inf]),
-    (lambda x: _validate.probability("a", x), [0.5, 1e-12, np.float64(0.1)], [0, 1, -0.1, 1.5, math.inf]),
+    (
+        lambda x: _validate.positive("a", x),
+        [1, 1e-300, np.float32(2), np.int64(3)],
+        [0, -1, math.inf, -math.inf],
+    ),
+    (
+        lambda x: _validate.probability("a", x),
+        [0.5, 1e-12, np.float64(0.1)],
+        [0, 1, -0.1, 1.5, math.inf],
+    ),
     (lambda x: _validate.fraction("a", x), [0, 0.5], [1, -1e-9, math.inf]),
     (lambda x: _validate.real("a", x, 2, 3), [2, 3.0], [1.9, 3.1, math.inf]),
     (lambda x: _validate.real("a", x, 2, math.inf), [2, math.inf], [1.9, -math.inf]),
@@ -41,7 +62,9 @@ def test_words() -> None:
 
 
 def test_the_error_says_name_value_rule_and_hint() -> None:
-    with pytest.raises(ValueError, match=r"^delta is 1\.5; it must be a number above 0 and below 1\. Try 1e-6\.$"):
+    with pytest.raises(
+        ValueError, match=r"^delta is 1\.5; it must be a number above 0 and below 1\. Try 1e-6\.$"
+    ):
         _validate.probability("delta", 1.5, hint="Try 1e-6.")
 
 
@@ -81,13 +104,21 @@ def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
     from discreet.tabular.tables import Column, Kind, Schema
 
     plan = dp.PrivacyPlan(
-        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=2, num_records=900
+        sampling=dp.FullBatch(),
+        clipping_norm=1.0,
+        noise_multiplier=5.0,
+        num_steps=2,
+        num_records=900,
     )
-    schema = Schema(columns=(Column(name="<script>alert(1)</script>", kind=Kind.REAL, bounds=(0, 1)),))
+    schema = Schema(
+        columns=(Column(name="<script>alert(1)</script>", kind=Kind.REAL, bounds=(0, 1)),)
+    )
     ledger = dp.Ledger.create(tmp_path / "l.ledger", dataset="<img src=x>", epsilon=1.0, delta=1e-5)
     statement = make_statement(plan, steps_completed=2, reproducible=False)
     certificate = dp.certify(
-        lambda key, x, mask: dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), 4.0),
+        lambda key, x, mask: dp.gaussian_mechanism(
+            key, dp.sum_records(dp.clip_records(x, 1.0), mask), 4.0
+        ),
         dp.random.key(),
         jnp.ones((3, 2)),
         jnp.ones(3, bool),
@@ -103,7 +134,11 @@ def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
         (schema, schema.describe()[0]),
         (ledger, str(ledger).partition("\n")[2]),
     ]
-    for shown, text in [*texts, (statement, str(statement)), (certificate, str(certificate).partition("\n")[2])]:
+    for shown, text in [
+        *texts,
+        (statement, str(statement)),
+        (certificate, str(certificate).partition("\n")[2]),
+    ]:
         found = shown._repr_html_()
         assert "<script" not in found
         assert "<img" not in found

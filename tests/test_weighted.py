@@ -13,7 +13,21 @@ from discreet.privacy.gradients import _weighted
 from discreet.privacy.mechanisms import sum_weighted
 
 LARGEST = 2**15 - 1
-EXTREME = [0.0, -0.0, 1.0, -1.0, 5e-324, 1e-300, 1e-160, 1e160, 1.7e308, -1.7e308, np.inf, -np.inf, np.nan]
+EXTREME = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    5e-324,
+    1e-300,
+    1e-160,
+    1e160,
+    1.7e308,
+    -1.7e308,
+    np.inf,
+    -np.inf,
+    np.nan,
+]
 
 
 @pytest.fixture
@@ -30,7 +44,9 @@ def summed(rows: Any, weights: Any, mask: Any = None) -> np.ndarray:
         return np.asarray(sum_weighted(rows, weights, kept))
 
 
-def records(rng: np.random.Generator, count: int, per_record: int, latents: int, outputs: int) -> Any:
+def records(
+    rng: np.random.Generator, count: int, per_record: int, latents: int, outputs: int
+) -> Any:
     """Records at the bound, short of it and beyond; with products at ties, rows of zeros and numbers of every size."""
     rows = rng.integers(-LARGEST, LARGEST, (count, per_record, latents), np.int16, endpoint=True)
     rows[::3] = rng.choice([-1, 0, 1], rows[::3].shape)
@@ -60,8 +76,12 @@ def worst_of(per_record: int, latents: int, outputs: int, seeds: int = 3) -> flo
     return worst
 
 
-@pytest.mark.parametrize(("per_record", "latents", "outputs"), [(1, 1, 1), (1, 7, 1), (4, 3, 1), (1, 5, 3), (3, 2, 2)])
-def test_no_record_adds_more_than_one_and_some_add_nearly_that(per_record: int, latents: int, outputs: int) -> None:
+@pytest.mark.parametrize(
+    ("per_record", "latents", "outputs"), [(1, 1, 1), (1, 7, 1), (4, 3, 1), (1, 5, 3), (3, 2, 2)]
+)
+def test_no_record_adds_more_than_one_and_some_add_nearly_that(
+    per_record: int, latents: int, outputs: int
+) -> None:
     """At the edge of what counts, 1 + 2^-20, and with products that lie half way between two steps of the grid."""
     assert 1 - 1e-5 < worst_of(per_record, latents, outputs) <= 1
 
@@ -72,7 +92,9 @@ def at_a_tie() -> float:
     rooms = np.array([_weighted.room_for(int(size), 1) for size in sizes]) * 2.0**24
     steps = np.floor(rooms / np.sqrt(sizes) - 0.5001) + 0.5001
     best = int(np.argmax(np.round(steps) * np.sqrt(sizes)))
-    found = summed(np.ones((1, 1, sizes[best]), np.int16), np.full((1, 1, 1), steps[best] / rooms[best]))
+    found = summed(
+        np.ones((1, 1, sizes[best]), np.int16), np.full((1, 1, 1), steps[best] / rooms[best])
+    )
     return float(np.linalg.norm(found))
 
 
@@ -119,7 +141,8 @@ def test_sums_are_exact(per_record: int, outputs: int) -> None:
     rng = np.random.default_rng(0)
     rows, weights = records(rng, 5_000, per_record, 5, outputs)
     if per_record > 1:
-        # The length that cuts weights is a sum here, whose last bits may depend on the place in a table: so none is cut.
+        # The length that cuts weights is a sum here, whose last bits may depend on the place in a
+        # table: so none is cut.
         weights = np.clip(weights, -1e-5, 1e-5)
     whole = summed(rows, weights)
     order = rng.permutation(len(rows))
@@ -127,7 +150,9 @@ def test_sums_are_exact(per_record: int, outputs: int) -> None:
     borders = [0, 1, 64, 65, 700, 4_999, 5_000]
     parts = [summed(rows[a:b], weights[a:b]) for a, b in itertools.pairwise(borders)]
     np.testing.assert_array_equal(sum(parts), whole)
-    np.testing.assert_array_equal(whole - summed(rows[:-1], weights[:-1]), summed(rows[-1:], weights[-1:]))
+    np.testing.assert_array_equal(
+        whole - summed(rows[:-1], weights[:-1]), summed(rows[-1:], weights[-1:])
+    )
     assert (whole * 2.0**24 == np.round(whole * 2.0**24)).all()
 
 
@@ -146,7 +171,8 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="weights"):
         sum_weighted(rows, np.ones((2, 2, 1)), mask)
     many = [
-        jax.ShapeDtypeStruct((2**26 + 1, *shape), kind) for shape, kind in (((1, 1), "i2"), ((1, 1), "f8"), ((), "?"))
+        jax.ShapeDtypeStruct((2**26 + 1, *shape), kind)
+        for shape, kind in (((1, 1), "i2"), ((1, 1), "f8"), ((), "?"))
     ]
     with pytest.raises(ValueError, match="exact for 67,108,864"):
         jax.eval_shape(sum_weighted, *many)

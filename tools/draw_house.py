@@ -1,14 +1,16 @@
 """Draw the two pictures of docs/architecture.md from the code.
 
-`docs/storeys.svg` shows the four storeys from the ground up, with the modules and phrases that the docstring of each storey's
-`__init__.py` lists. `docs/fit-path.svg` shows the files through which a small fit runs, in the order of their first call under
-`sys.setprofile`, each with the first sentence of its docstring, or with the phrase in `PHRASES` where that is too long.
+`docs/storeys.svg` shows the four storeys from the ground up, with the modules and phrases that the
+docstring of each storey's `__init__.py` lists. `docs/fit-path.svg` shows the files through which a
+small fit runs, in the order of their first call under `sys.setprofile`, each with the first
+sentence of its docstring, or with the phrase in `PHRASES` where that is too long.
 
     python tools/draw_house.py          write both
     python tools/draw_house.py --check  exit with 1 if the committed pictures differ
 
-The pictures have a background of their own, so that they can be read on any page, and follow a dark colour scheme except in
-print. The widths of words are estimated for a wide font (DejaVu), so that other fonts fit, too.
+The pictures have a background of their own, so that they can be read on any page, and follow a dark
+colour scheme except in print. The widths of words are estimated for a wide font (DejaVu), so that
+other fonts fit, too.
 """
 
 from __future__ import annotations
@@ -141,7 +143,9 @@ def docstring(path: Path) -> str:
 
 def modules(storey: str) -> list[tuple[str, str]]:
     """Modules of a storey in reading order, with their phrases, from its page."""
-    return re.findall(r"^    (\w+)  +(\S.*)$", docstring(SOURCES / storey / "__init__.py"), re.MULTILINE)
+    return re.findall(
+        r"^    (\w+)  +(\S.*)$", docstring(SOURCES / storey / "__init__.py"), re.MULTILINE
+    )
 
 
 def phrase(file: str) -> str:
@@ -150,7 +154,9 @@ def phrase(file: str) -> str:
         return PHRASES[file]
     first = docstring(SOURCES / file).partition("\n")[0].rstrip(".").replace("`", "")
     if len(first) > LONGEST:
-        raise ValueError(f"The docstring of {file} starts with {len(first)} characters: give it a phrase in PHRASES.")
+        raise ValueError(
+            f"The docstring of {file} starts with {len(first)} characters: give it a phrase in PHRASES."
+        )
     return first[:1].lower() + first[1:]
 
 
@@ -207,8 +213,12 @@ def path_of_a_fit() -> list[str]:
     y = jnp.ones(2_000)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit is of no use
-        ledger = dp.Ledger.create(Path(folder) / "survey.ledger", dataset="survey", epsilon=10.0, delta=1e-5)
-        called = first_calls(lambda: str(svi.run(key, x, y, ledger=ledger, progress_bar=False).statement))
+        ledger = dp.Ledger.create(
+            Path(folder) / "survey.ledger", dataset="survey", epsilon=10.0, delta=1e-5
+        )
+        called = first_calls(
+            lambda: str(svi.run(key, x, y, ledger=ledger, progress_bar=False).statement)
+        )
     return [file for file in called if "/" in file]
 
 
@@ -268,14 +278,20 @@ class Drawing:
         self.title = title
         self.lines: list[str] = []
 
-    def text(self, x: float, y: float, words: str, size: float, room: float, look: str = "") -> None:
+    def text(
+        self, x: float, y: float, words: str, size: float, room: float, look: str = ""
+    ) -> None:
         kinds = look.split()
         if width_of(words, size, code="code" in kinds, bold="bold" in kinds) > room:
             raise ValueError(f"'{words}' is wider than its {room:.0f} units: shorten it.")
         kind = f' class="{look}"' if look else ""
-        self.lines.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{kind}>{escape(words, quote=False)}</text>')
+        self.lines.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{kind}>{escape(words, quote=False)}</text>'
+        )
 
-    def box(self, x: float, y: float, width: float, height: float, look: str, radius: float = 6) -> None:
+    def box(
+        self, x: float, y: float, width: float, height: float, look: str, radius: float = 6
+    ) -> None:
         self.lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{look}"/>'
         )
@@ -283,7 +299,9 @@ class Drawing:
     def add(self, line: str) -> None:
         self.lines.append(line)
 
-    def enclose(self, start: int, kind: str, x: float, y: float, width: float, height: float) -> None:
+    def enclose(
+        self, start: int, kind: str, x: float, y: float, width: float, height: float
+    ) -> None:
         """Put a box of a kind behind all that was drawn from a line on."""
         later = self.lines[start:]
         del self.lines[start:]
@@ -297,7 +315,17 @@ class Drawing:
             f'aria-label="{escape(self.title)}">'
         )
         paper = f'<rect width="{WIDTH}" height="{height:g}" rx="8" class="paper"/>'
-        return "\n".join([head, f"<title>{escape(self.title)}</title>", style(), paper, *self.lines, "</svg>", ""])
+        return "\n".join(
+            [
+                head,
+                f"<title>{escape(self.title)}</title>",
+                style(),
+                paper,
+                *self.lines,
+                "</svg>",
+                "",
+            ]
+        )
 
 
 def even_rows(rooms: list[tuple[str, str]], most: int = 4) -> list[list[tuple[str, str]]]:
@@ -309,7 +337,9 @@ def even_rows(rooms: list[tuple[str, str]], most: int = 4) -> list[list[tuple[st
 
 def storeys() -> str:
     """The first picture: storeys from the ground up, modules in reading order."""
-    drawing = Drawing("The four storeys of discreet, from the ground up, with their modules in reading order")
+    drawing = Drawing(
+        "The four storeys of discreet, from the ground up, with their modules in reading order"
+    )
     inner = WIDTH - 2 * MARGIN - 44  # beside it there is an arrow
     gap = 7
     number = sum(len(modules(storey)) for storey in STOREYS)
@@ -317,7 +347,11 @@ def storeys() -> str:
     for storey in (*reversed(STOREYS), "ground"):
         on_ground = storey == "ground"
         rooms = list(GROUND.items()) if on_ground else modules(storey)
-        title = "" if on_ground else docstring(SOURCES / storey / "__init__.py").partition("\n")[0].rstrip(".")
+        title = (
+            ""
+            if on_ground
+            else docstring(SOURCES / storey / "__init__.py").partition("\n")[0].rstrip(".")
+        )
         title = title.removeprefix(f"{storey.capitalize()}: ")
         number -= len(rooms)
         start = len(drawing.lines)
@@ -328,7 +362,9 @@ def storeys() -> str:
         at = number
         for row in even_rows(rooms):
             width = (inner - (len(row) + 1) * gap) / len(row)
-            inside = [(name, wrapped(words.replace("`", ""), 12, width - 18)) for name, words in row]
+            inside = [
+                (name, wrapped(words.replace("`", ""), 12, width - 18)) for name, words in row
+            ]
             height = 29 + 15 * max(len(lines) for _, lines in inside)
             for i, (name, lines) in enumerate(inside):
                 x = MARGIN + gap + i * (width + gap)
@@ -372,7 +408,9 @@ def fit_path(files: list[str]) -> str:
     lanes = {"methods": 9, "privacy": 26}
     column = (WIDTH - 3 * MARGIN) / 2
     step = 20
-    for k, (storey, words) in enumerate((("methods", "methods: how to fit"), ("privacy", "privacy: what ε rests on"))):
+    for k, (storey, words) in enumerate(
+        (("methods", "methods: how to fit"), ("privacy", "privacy: what ε rests on"))
+    ):
         x = MARGIN + 180 * k
         drawing.add(
             f'<g class="{storey}"><circle cx="{x + lanes["methods"]}" cy="{MARGIN + 6}" r="5" class="strong"/></g>'
@@ -392,11 +430,18 @@ def fit_path(files: list[str]) -> str:
             drawing.text(x + 10, y + 18.5, f"{number}  {title}", 13.5, 90, "bold")
             drawing.text(x + 104, y + 18, words, 12, column - 106, "soft")
             y += 27 + 18
-            spots = [(x + lanes[file.partition("/")[0]], y + step * i - 4) for i, file in enumerate(of_part)]
-            drawing.add('<path class="line" d="M' + " L".join(f"{a:g} {b:g}" for a, b in spots) + '"/>')
+            spots = [
+                (x + lanes[file.partition("/")[0]], y + step * i - 4)
+                for i, file in enumerate(of_part)
+            ]
+            drawing.add(
+                '<path class="line" d="M' + " L".join(f"{a:g} {b:g}" for a, b in spots) + '"/>'
+            )
             for file, (a, b) in zip(of_part, spots, strict=True):
                 storey, _, name = file.removesuffix(".py").partition("/")
-                drawing.add(f'<g class="{storey}"><circle cx="{a:g}" cy="{b:g}" r="5" class="strong"/>')
+                drawing.add(
+                    f'<g class="{storey}"><circle cx="{a:g}" cy="{b:g}" r="5" class="strong"/>'
+                )
                 size = min(11.5, 11.5 * 182 / width_of(name, 11.5, code=True))
                 drawing.text(x + 40, b + 4, name, size, 182.5, "code strong")
                 drawing.add("</g>")
@@ -419,7 +464,15 @@ DRAWN = {
 if __name__ == "__main__":
     drawn = {name: draw() for name, draw in DRAWN.items()}
     if "--check" in sys.argv:
-        old = [name for name, svg in drawn.items() if (REPOSITORY / name).read_text(encoding="utf-8") != svg]
-        sys.exit(f"The code gives another {' and '.join(old)} now: python tools/draw_house.py" if old else 0)
+        old = [
+            name
+            for name, svg in drawn.items()
+            if (REPOSITORY / name).read_text(encoding="utf-8") != svg
+        ]
+        sys.exit(
+            f"The code gives another {' and '.join(old)} now: python tools/draw_house.py"
+            if old
+            else 0
+        )
     for name, svg in drawn.items():
         (REPOSITORY / name).write_text(svg, encoding="utf-8")

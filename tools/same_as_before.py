@@ -2,8 +2,9 @@
 
     python tools/same_as_before.py BEFORE AFTER
 
-BEFORE and AFTER are folders with a `src`, such as two clones. Each method runs once in each, with the same seed. Printed are the
-methods whose numbers differ in a bit, and the lines of the statements that differ; the exit code is 1 if a number does.
+BEFORE and AFTER are folders with a `src`, such as two clones. Each method runs once in each, with
+the same seed. Printed are the methods whose numbers differ in a bit, and the lines of the
+statements that differ; the exit code is 1 if a number does.
 """
 
 from __future__ import annotations
@@ -60,22 +61,32 @@ def run_all() -> dict[str, tuple[str, str]]:
         return found.run(dp.random.key(7), small, y=labels, progress_bar=False)
 
     def one_sample() -> Any:
-        settings: dict[str, Any] = {"num_warmup": 50, "num_samples": 50, "relation": dp.Relation.REPLACE_ONE}
+        settings: dict[str, Any] = {
+            "num_warmup": 50,
+            "num_samples": 50,
+            "relation": dp.Relation.REPLACE_ONE,
+        }
         ops = dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=3.0, **settings)
-        return ops.run(dp.random.key(7), small[:300], y=labels[:300], progress_bar=False, person="id")
+        return ops.run(
+            dp.random.key(7), small[:300], y=labels[:300], progress_bar=False, person="id"
+        )
 
     def moments() -> Any:
         terms = MomentsPlan.calibrate(epsilon=1.0, delta=1e-6, num_features=2, num_records=3_000)
         return fit_moments(dp.random.key(7), x, y, terms, person="id")
 
     def counts() -> Any:
-        terms = dp.marginals.MarginalsPlan.calibrate(schema_from_bounds("a=0:9,b=no|yes"), epsilon=1.0, delta=1e-6)
+        terms = dp.marginals.MarginalsPlan.calibrate(
+            schema_from_bounds("a=0:9,b=no|yes"), epsilon=1.0, delta=1e-6
+        )
         table = {"a": [0, 3] * 1_500, "b": ["yes", "no"] * 1_500}
         return dp.marginals.private_marginals(dp.random.key(7), table, terms, non_private_seed=True)
 
     def scores(**how: Any) -> Any:
         terms: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "non_private_seed": True}
-        return dp.scores.private_metrics(dp.random.key(7), lambda rows: 0.5 + rows[:, 0] / 4, x, y > 0, **terms, **how)
+        return dp.scores.private_metrics(
+            dp.random.key(7), lambda rows: 0.5 + rows[:, 0] / 4, x, y > 0, **terms, **how
+        )
 
     methods: dict[str, Callable[[], Any]] = {
         "steps": lambda: by_steps(plan(clipping_norm=1.0)),
@@ -95,7 +106,9 @@ def run_all() -> dict[str, tuple[str, str]]:
             for part in ("params", "losses", "draws", "mean", "counts", "sums")
             if part in vars(result)
         ]
-        bits = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(numbers)))
+        bits = hashlib.sha256(
+            b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(numbers))
+        )
         found[name] = bits.hexdigest(), str(result.statement)
     return found
 
@@ -111,7 +124,11 @@ def main(before: str, after: str) -> int:
     old, new = results
     differ = [name for name in old if old[name][0] != new[name][0]]
     for name in old:
-        lines = list(difflib.unified_diff(old[name][1].splitlines(), new[name][1].splitlines(), lineterm="", n=0))[2:]
+        lines = list(
+            difflib.unified_diff(
+                old[name][1].splitlines(), new[name][1].splitlines(), lineterm="", n=0
+            )
+        )[2:]
         print(f"{name}: {'OTHER NUMBERS' if name in differ else 'the same numbers'}")
         print("\n".join(f"  {line}" for line in lines if not line.startswith("@@")))
     return 1 if differ else 0

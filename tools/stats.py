@@ -1,8 +1,9 @@
 """Count what a newcomer has to read: tokens, lines, names, the functions of one fit, and what methods cannot be asked.
 
-`make stats` prints the table. Tokens are those of Python's tokenizer without comments, docstrings, line ends and indentation.
-The functions of a fit come from a real one under a profiler (`sys.setprofile`), beside NumPyro's own `SVI.run` on the same model.
-Holes are options and results that a method does not have, though it needs them and another one has them; its signature and its
+`make stats` prints the table. Tokens are those of Python's tokenizer without comments, docstrings,
+line ends and indentation. The functions of a fit come from a real one under a profiler
+(`sys.setprofile`), beside NumPyro's own `SVI.run` on the same model. Holes are options and results
+that a method does not have, though it needs them and another one has them; its signature and its
 result's class are asked.
 """
 
@@ -25,23 +26,42 @@ SOURCES = REPOSITORY / "src" / "discreet"
 def tracked(*patterns: str) -> list[Path]:
     """Files that git tracks and that exist."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", *patterns], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", *patterns],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    return [path for name in sorted(set(listed.stdout.split("\0"))) if name and (path := REPOSITORY / name).is_file()]
+    return [
+        path
+        for name in sorted(set(listed.stdout.split("\0")))
+        if name and (path := REPOSITORY / name).is_file()
+    ]
 
 
 def lines_of(paths: list[Path]) -> int:
     return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
 
 
-_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 def docstring_lines(tree: ast.AST) -> set[int]:
     """Numbers of the lines of docstrings, and of the strings that stand below an attribute."""
     found: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return found
 
@@ -83,9 +103,15 @@ def source_counts() -> dict[str, int | str]:
         "lines of code in src": code_lines,
         "tokens of code in src": tokens,
         "tokens a line of code": f"{tokens / code_lines:.1f}",
-        "packages": sum((folder / "__init__.py").is_file() for folder in SOURCES.iterdir() if folder.is_dir()),
-        "functions": sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes),
-        "banners (# ---)": sum(line.lstrip().startswith("# ---") for text in texts for line in text.splitlines()),
+        "packages": sum(
+            (folder / "__init__.py").is_file() for folder in SOURCES.iterdir() if folder.is_dir()
+        ),
+        "functions": sum(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes
+        ),
+        "banners (# ---)": sum(
+            line.lstrip().startswith("# ---") for text in texts for line in text.splitlines()
+        ),
         "packed assignments": f"{packed} ({packed / len(assignments):.1%})",
         "comment lines a thousand": round(1000 * comments / lines),
     }
@@ -143,7 +169,10 @@ def lacking() -> dict[str, list[str]]:
 
 def holes() -> dict[str, list[str]]:
     """What each method lacks and needs."""
-    return {name: [word for word in words if name not in NEEDLESS.get(word, ())] for name, words in lacking().items()}
+    return {
+        name: [word for word in words if name not in NEEDLESS.get(word, ())]
+        for name, words in lacking().items()
+    }
 
 
 def hole_counts() -> dict[str, int | str]:
@@ -165,7 +194,9 @@ def text_counts() -> dict[str, int]:
     return {
         "lines of tests": lines_of(tracked("tests/*.py")),
         "words in docs/": sum(map(len, words)),
-        "words in README": len(re.findall(r"\S+", (REPOSITORY / "README.md").read_text(encoding="utf-8"))),
+        "words in README": len(
+            re.findall(r"\S+", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
+        ),
         "names in dp.*": len(discreet.__all__),
     }
 
@@ -234,5 +265,10 @@ def fit_counts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for name, count in {**source_counts(), **text_counts(), **fit_counts(), **hole_counts()}.items():
+    for name, count in {
+        **source_counts(),
+        **text_counts(),
+        **fit_counts(),
+        **hole_counts(),
+    }.items():
         print(f"{name:<48}{count:>12,}" if isinstance(count, int) else f"{name:<48}{count:>12}")

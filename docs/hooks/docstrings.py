@@ -12,7 +12,9 @@ BARE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 def with_examples(text: str) -> str:
     """The docstring with each doctest under "Examples:", the name that griffe knows."""
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
-    return BARE.sub(lambda found: "Examples:\n" + re.sub(r"^", "    ", found[0], flags=re.MULTILINE), text)
+    return BARE.sub(
+        lambda found: "Examples:\n" + re.sub(r"^", "    ", found[0], flags=re.MULTILINE), text
+    )
 
 
 class Examples(griffe.Extension):

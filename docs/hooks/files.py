@@ -21,7 +21,9 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for source, place in ELSEWHERE.items():
-        files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8"))
+        )
     return files
 
 
@@ -37,7 +39,9 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     """Turn links that are right in the repository into those of the site."""
     del others
     if page.file.src_uri == "index.md":
-        markdown = markdown.replace("[An example to paste and run](../README.md#example)", readme_example())
+        markdown = markdown.replace(
+            "[An example to paste and run](../README.md#example)", readme_example()
+        )
     if page.file.src_uri in ELSEWHERE.values():  # the text of a file at the root
         return re.sub(r"\]\(docs/", "](", markdown)
     up = "../" * page.file.src_uri.count("/")
@@ -58,9 +62,13 @@ def on_page_content(html: str, page: Any, files: Any, **others: Any) -> str:
         place = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found[1]))
         there = files.get_file_from_path(place)
         if there is None:
-            get_plugin_logger(__name__).warning("%s links to %s, which is no page", page.file.src_uri, found[1])
+            get_plugin_logger(__name__).warning(
+                "%s links to %s, which is no page", page.file.src_uri, found[1]
+            )
             return found[0]
         return f'href="{there.url_relative_to(page.file)}"'
 
     # Its script for formulas, which no notebook here has, would come from elsewhere; without an address it is an empty one.
-    return re.sub(r'href="([\w./-]+\.(?:md|py))(?=[#"])"', link, html.replace('<script src=""></script>', ""))
+    return re.sub(
+        r'href="([\w./-]+\.(?:md|py))(?=[#"])"', link, html.replace('<script src=""></script>', "")
+    )

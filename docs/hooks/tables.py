@@ -39,7 +39,11 @@ def coverage() -> Iterator[tuple[str, ...]]:
     yield "model", "ε", *METHODS
     rows = kept("papers/coverage.json")["rows"]
     cells = {
-        (row["model"], row["epsilon"], row["method"]): f"{100 * row['in 95%']:.0f} % ({row['width of 95%']:.3f})"
+        (
+            row["model"],
+            row["epsilon"],
+            row["method"],
+        ): f"{100 * row['in 95%']:.0f} % ({row['width of 95%']:.3f})"
         for row in rows
     }
     for model, epsilon in dict.fromkeys((row["model"], row["epsilon"]) for row in rows):
@@ -55,6 +59,8 @@ def on_page_markdown(markdown: str, **others: Any) -> str:
 
     def table(found: re.Match[str]) -> str:
         head, *rows = TABLES[found[1]]()
-        return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
+        return "\n".join(
+            "| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)
+        )
 
     return re.sub(r"^<!-- table: (\w+) -->$", table, markdown, flags=re.MULTILINE)

@@ -20,23 +20,43 @@ FOLDER = Path(__file__).resolve().parent
 def main() -> int:
     """Run, and return 1 if an experiment failed."""
     names = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(names)} (all)")
-    parser.add_argument("--quick", action="store_true", help="a small size: seconds instead of minutes")
-    parser.add_argument("--out", type=Path, help="folder of results (docs/papers, or paper-results with --quick)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"some of {', '.join(names)} (all)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a small size: seconds instead of minutes"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of results (docs/papers, or paper-results with --quick)"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(names):
-        parser.error(f"no experiment is called {sorted(unknown)[0]!r}; there are {', '.join(names)}")
-    out = arguments.out or (Path("paper-results") if arguments.quick else FOLDER.parents[1] / "docs" / "papers")
+        parser.error(
+            f"no experiment is called {sorted(unknown)[0]!r}; there are {', '.join(names)}"
+        )
+    out = arguments.out or (
+        Path("paper-results") if arguments.quick else FOLDER.parents[1] / "docs" / "papers"
+    )
     outcomes = {}
     for name in arguments.names or names:
         print(f"--- {name}", flush=True)
         started = time.perf_counter()
-        command = [sys.executable, FOLDER / f"{name}.py", "--out", out, *["--quick"] * arguments.quick]
+        command = [
+            sys.executable,
+            FOLDER / f"{name}.py",
+            "--out",
+            out,
+            *["--quick"] * arguments.quick,
+        ]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         sys.stderr.write(done.stderr)
         # Tables of people are not in the repository.
-        absent = done.returncode == 1 and "No table" in done.stderr and "Traceback" not in done.stderr
+        absent = (
+            done.returncode == 1 and "No table" in done.stderr and "Traceback" not in done.stderr
+        )
         outcome = "ok" if done.returncode == 0 else "no data, left out" if absent else "FAILED"
         outcomes[name] = f"{outcome:<18} {time.perf_counter() - started:6.0f} s"
     width = max(map(len, outcomes))

@@ -1,7 +1,8 @@
 """The common part of the experiments of UAI 2017: logistic regression, its original optimizer, and the epsilons of then and now.
 
-Jälkö, Dikmen and Honkela, Differentially private variational inference for non-conjugate models, UAI 2017. What the paper does
-not say is from the authors' published code and results, github.com/DPBayes/DPVI-code, commit 17ce9c0.
+Jälkö, Dikmen and Honkela, Differentially private variational inference for non-conjugate models,
+UAI 2017. What the paper does not say is from the authors' published code and results,
+github.com/DPBayes/DPVI-code, commit 17ce9c0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from scipy.special import expit
 import discreet as dp
 from discreet.methods.newton import NewtonPlan, fit_newton
 
-DPVI, ALIGNED, SGLD, NON_PRIVATE = "DPVI, the paper's rule", "DPVI, discreet's rule", "DP-SGLD", "not private"
+DPVI, ALIGNED, SGLD, NON_PRIVATE = (
+    "DPVI, the paper's rule",
+    "DPVI, discreet's rule",
+    "DP-SGLD",
+    "not private",
+)
 NEWTON = "private Newton"
 REPLACE_ONE = dp.Relation.REPLACE_ONE
 RULES = {DPVI: "parameters", ALIGNED: "latents"}
@@ -49,23 +55,31 @@ def mean_field(x, y=None):
     numpyro.sample("w", dist.Normal(loc, jnp.exp(log_scale)).to_event(1))
 
 
-def windowed_adagrad(rate: float, window: int = 10, floor: float = 0.1) -> optax.GradientTransformation:
+def windowed_adagrad(
+    rate: float, window: int = 10, floor: float = 0.1
+) -> optax.GradientTransformation:
     """AdaGrad that sums the squares of the last few gradients only, as the paper's experiments ran it."""
 
     def init(params: Any) -> Any:
-        return jnp.zeros((), jnp.int32), jax.tree.map(lambda x: jnp.zeros((window, *x.shape), x.dtype), params)
+        return jnp.zeros((), jnp.int32), jax.tree.map(
+            lambda x: jnp.zeros((window, *x.shape), x.dtype), params
+        )
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         del params
         count, squares = state
         squares = jax.tree.map(lambda kept, g: kept.at[count % window].set(g**2), squares, updates)
-        step = jax.tree.map(lambda kept, g: -rate * g / jnp.sqrt(kept.sum(0) + floor), squares, updates)
+        step = jax.tree.map(
+            lambda kept, g: -rate * g / jnp.sqrt(kept.sum(0) + floor), squares, updates
+        )
         return step, (count + 1, squares)
 
     return optax.GradientTransformation(init, update)
 
 
-def plan_of(sigma: float, *, rate: float, num_steps: int, clipping_norm: float, num_records: int) -> dp.PrivacyPlan:
+def plan_of(
+    sigma: float, *, rate: float, num_steps: int, clipping_norm: float, num_records: int
+) -> dp.PrivacyPlan:
     """Algorithm 1 as a plan: noise of standard deviation 2 C sigma, neighbours that differ in the values of one record."""
     return dp.PrivacyPlan(
         sampling=dp.PoissonSampling(rate),
@@ -89,10 +103,14 @@ def seeds(seed: int, runs: int) -> list[int]:
     return [1000 * seed + run for run in range(runs)]
 
 
-def private_accuracies(data: Any, plan: dp.PrivacyPlan, runs: list[int], *, rule: str, rate: float = 0.1) -> np.ndarray:
+def private_accuracies(
+    data: Any, plan: dp.PrivacyPlan, runs: list[int], *, rule: str, rate: float = 0.1
+) -> np.ndarray:
     """Test accuracy of a private fit for each seed."""
     x, y, x_test, y_test = data
-    dpsvi = dp.DPSVI(logistic, mean_field, windowed_adagrad(rate), plan=plan, perturb=rule, loss_share=0.0)
+    dpsvi = dp.DPSVI(
+        logistic, mean_field, windowed_adagrad(rate), plan=plan, perturb=rule, loss_share=0.0
+    )
     fitted = [dpsvi.run(dp.random.key(seed), x, y, progress_bar=False).params for seed in runs]
     return np.array([accuracy(probit(params, x_test), y_test) for params in fitted])
 
@@ -141,7 +159,9 @@ def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 
 
 def probit(params: Any, x: np.ndarray) -> np.ndarray:
     """P(y = 1) by the probit approximation: the mean logit, shrunk for its variance."""
-    means, variances = dp.predict.linear_predictor(x, loc=params["loc"], scale=np.exp(params["log_scale"]))
+    means, variances = dp.predict.linear_predictor(
+        x, loc=params["loc"], scale=np.exp(params["log_scale"])
+    )
     return dp.predict.probit_probabilities(means, variances)
 
 
@@ -152,10 +172,15 @@ def accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
 
 def summary(values: np.ndarray) -> dict[str, float]:
     """Mean over the runs, and its standard error."""
-    return {"mean": float(np.mean(values)), "stderr": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
+    return {
+        "mean": float(np.mean(values)),
+        "stderr": float(np.std(values, ddof=1) / np.sqrt(len(values))),
+    }
 
 
-def langevin_row(data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[int], **facts: Any) -> dict[str, Any]:
+def langevin_row(
+    data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[int], **facts: Any
+) -> dict[str, Any]:
     """A row of DP-SGLD on the plan: the last half of the chain, epsilon of now and by the constants of 2015."""
     chain = dp.DPSGLD(logistic, plan=plan, step_size=(step_size, 1.0, 0.0))
     values = langevin_accuracies(data, chain, runs)
@@ -179,7 +204,9 @@ def interpolated(rows: Rows, key: str, epsilon: float) -> float:
     return float(np.interp(np.log(epsilon), logarithms, [y for _, y in known], left=-np.inf))
 
 
-def assert_above_langevin(dpvi: Rows, sgld: Rows, key: str, *, most: float = np.inf, tolerance: float = 0.0) -> None:
+def assert_above_langevin(
+    dpvi: Rows, sgld: Rows, key: str, *, most: float = np.inf, tolerance: float = 0.0
+) -> None:
     """DPVI, its epsilon by `key`, is above each chain at the epsilon of 2015, wherever both have one up to `most`."""
     least = min(row[key] for row in dpvi)
     for row in sgld:
@@ -205,7 +232,9 @@ def figure_1(axes: Any, rows: Rows) -> None:
 
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
-    known = sorted((row for row in rows if row[key]), key=lambda row: row[key])  # 0 has no place on a logarithmic axis
+    known = sorted(
+        (row for row in rows if row[key]), key=lambda row: row[key]
+    )  # 0 has no place on a logarithmic axis
     axes.errorbar(
         [row[key] for row in known],
         [row["mean"] for row in known],

@@ -1,7 +1,8 @@
 """The frame of every experiment: flags, results kept with all that made them, figures that can be read in grey.
 
-An experiment is a script that calls `experiment(...)` with two settings, `full` and `quick`, and three functions: `run` makes
-rows, `draw` a figure of them, `check` asserts what they must show. `--quick` is for a first look and for CI.
+An experiment is a script that calls `experiment(...)` with two settings, `full` and `quick`, and
+three functions: `run` makes rows, `draw` a figure of them, `check` asserts what they must show.
+`--quick` is for a first look and for CI.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from typing import Any
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 
 Rows = list[dict[str, Any]]
-VERSIONS = ("discreet", "jax", "jaxlib", "numpyro", "optax", "dp-accounting", "scikit-learn", "numpy")
+VERSIONS = (
+    "discreet",
+    "jax",
+    "jaxlib",
+    "numpyro",
+    "optax",
+    "dp-accounting",
+    "scikit-learn",
+    "numpy",
+)
 # Told apart by dashes and markers as well as by shade.
 STYLES = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -54,11 +64,18 @@ def experiment(
         quick: the same at a size for CI.
         run: rows of results, of plain numbers and strings, from settings.
         draw: a matplotlib figure of the rows.
-        check: asserts what the rows must show; its second argument is whether they are the quick ones.
+        check: asserts what the rows must show; its second argument is whether they are the quick
+            ones.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small size: seconds instead of minutes")
-    parser.add_argument("--out", type=Path, default=Path("paper-results"), help="folder of results (%(default)s)")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a small size: seconds instead of minutes"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("paper-results"), help="folder of results (%(default)s)"
+    )
     arguments = parser.parse_args()
     settings = quick if arguments.quick else full
     started = time.perf_counter()
@@ -93,7 +110,9 @@ def new_figure(columns: int = 1, **options: Any) -> tuple[Any, Any]:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.hashsalt": "discreet", "font.size": 9, "lines.markersize": 4, "lines.linewidth": 1.2})
+    plt.rcParams.update(
+        {"svg.hashsalt": "discreet", "font.size": 9, "lines.markersize": 4, "lines.linewidth": 1.2}
+    )
     return plt.subplots(1, columns, figsize=(4.6 * columns, 3.4), layout="constrained", **options)
 
 

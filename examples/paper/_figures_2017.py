@@ -1,7 +1,8 @@
 """Figures 1 to 3 of UAI 2017, on a table of any name: logistic regression, its accountants, its settings, and its successor.
 
-Figure 1 compares methods and accountants, Figures 2 and 3 vary q and the clipping norm. Private Newton has neither steps nor a
-clipping norm to choose: its line, by epsilon alone, is the same in all three.
+Figure 1 compares methods and accountants, Figures 2 and 3 vary q and the clipping norm. Private
+Newton has neither steps nor a clipping norm to choose: its line, by epsilon alone, is the same in
+all three.
 """
 
 from __future__ import annotations
@@ -46,20 +47,41 @@ class Settings:
 
 def run(data: Any, settings: Settings) -> Rows:
     """All fits to the table: training features and labels, test features and labels."""
-    exact = _dpvi_2017.non_private_accuracy(data, num_steps=settings.non_private_steps, rate=settings.non_private_rate)
+    exact = _dpvi_2017.non_private_accuracy(
+        data, num_steps=settings.non_private_steps, rate=settings.non_private_rate
+    )
     rows: Rows = []
     for sigma in settings.sigmas:
         for method in settings.rules:
-            rows.append(_fitted(1, method, data, settings, sigma, settings.rate, settings.norm, settings.num_steps))
+            rows.append(
+                _fitted(
+                    1,
+                    method,
+                    data,
+                    settings,
+                    sigma,
+                    settings.rate,
+                    settings.norm,
+                    settings.num_steps,
+                )
+            )
     for multiplier in settings.langevin_multipliers:
         rows.append(_chain(data, settings, multiplier))
     for epsilon in settings.newton_epsilons:
         rows.append(_newton(data, settings, epsilon))
     for sigma in settings.grid_sigmas:
         for rate in settings.rates:
-            rows.append(_fitted(2, DPVI, data, settings, sigma, rate, settings.rates_norm, settings.grid_steps))
+            rows.append(
+                _fitted(
+                    2, DPVI, data, settings, sigma, rate, settings.rates_norm, settings.grid_steps
+                )
+            )
         for norm in settings.norms:
-            rows.append(_fitted(3, DPVI, data, settings, sigma, settings.norms_rate, norm, settings.grid_steps))
+            rows.append(
+                _fitted(
+                    3, DPVI, data, settings, sigma, settings.norms_rate, norm, settings.grid_steps
+                )
+            )
     none = dict.fromkeys(rows[0])
     return [*rows, {**none, "figure": 1, "method": NON_PRIVATE, "mean": exact}]
 
@@ -69,7 +91,14 @@ def _seeds(settings: Settings) -> list[int]:
 
 
 def _fitted(
-    figure: int, method: str, data: Any, settings: Settings, sigma: float, rate: float, norm: float, num_steps: int
+    figure: int,
+    method: str,
+    data: Any,
+    settings: Settings,
+    sigma: float,
+    rate: float,
+    norm: float,
+    num_steps: int,
 ) -> dict[str, Any]:
     plan = _dpvi_2017.plan_of(
         sigma, rate=rate, num_steps=num_steps, clipping_norm=norm * rate, num_records=len(data[0])
@@ -97,14 +126,23 @@ def _chain(data: Any, settings: Settings, multiplier: float) -> dict[str, Any]:
         clipping_norm=settings.langevin_norm,
         num_records=len(data[0]),
     )
-    return _dpvi_2017.langevin_row(data, plan, settings.langevin_step_size, _seeds(settings), figure=1, method=SGLD)
+    return _dpvi_2017.langevin_row(
+        data, plan, settings.langevin_step_size, _seeds(settings), figure=1, method=SGLD
+    )
 
 
 def _newton(data: Any, settings: Settings, epsilon: float) -> dict[str, Any]:
     x, y, x_test, y_test = data
     first = 1 if settings.has_intercept else 0
-    table = x[:, first:] / settings.newton_bound, y, x_test[:, first:] / settings.newton_bound, y_test
-    reached, spent = _dpvi_2017.newton_accuracies(table, epsilon, _seeds(settings), relation=_dpvi_2017.REPLACE_ONE)
+    table = (
+        x[:, first:] / settings.newton_bound,
+        y,
+        x_test[:, first:] / settings.newton_bound,
+        y_test,
+    )
+    reached, spent = _dpvi_2017.newton_accuracies(
+        table, epsilon, _seeds(settings), relation=_dpvi_2017.REPLACE_ONE
+    )
     unknown = dict.fromkeys(("q", "paper_norm", "sigma"))
     costs = {PLD: spent, MOMENTS: None, ADVANCED: None, "epsilon_2015": None}
     return {"figure": 1, "method": NEWTON, **unknown, **costs, **_dpvi_2017.summary(reached)}
@@ -118,10 +156,18 @@ def draw(rows: Rows, table: str) -> Any:
     for axes, number, key, name in ((middle, 2, "q", "q"), (right, 3, "paper_norm", "C (paper)")):
         chosen = of(rows, number)
         for style, value in zip(STYLES, sorted({row[key] for row in chosen}), strict=False):
-            _dpvi_2017.curve(axes, of(chosen, number, **{key: value}), PLD, f"{name} = {value:g}", style)
+            _dpvi_2017.curve(
+                axes, of(chosen, number, **{key: value}), PLD, f"{name} = {value:g}", style
+            )
         _dpvi_2017.curve(axes, of(rows, 1, method=NEWTON), PLD, NEWTON, STYLES[-1])
-    for axes, title in ((left, "Fig. 1: methods and accountants"), (middle, "Fig. 2: q"), (right, "Fig. 3: clipping")):
-        axes.axhline(exact, color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private")
+    for axes, title in (
+        (left, "Fig. 1: methods and accountants"),
+        (middle, "Fig. 2: q"),
+        (right, "Fig. 3: clipping"),
+    ):
+        axes.axhline(
+            exact, color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private"
+        )
         axes.set(xscale="log", xlabel="ε at δ = 0.001", title=title)
         axes.legend(fontsize="x-small")
     left.set(ylabel=f"test accuracy, {table}")
@@ -130,7 +176,11 @@ def draw(rows: Rows, table: str) -> Any:
 
 def of(rows: Rows, figure: int, **facts: Any) -> Rows:
     """The rows of a figure with these facts."""
-    return [row for row in rows if row["figure"] == figure and all(row[key] == value for key, value in facts.items())]
+    return [
+        row
+        for row in rows
+        if row["figure"] == figure and all(row[key] == value for key, value in facts.items())
+    ]
 
 
 def check(rows: Rows, quick: bool, *, near: float, far: float) -> None:
@@ -159,9 +209,14 @@ def check(rows: Rows, quick: bool, *, near: float, far: float) -> None:
     assert of(rows, 3, paper_norm=weakest)[0]["mean"] < exact - far, "too small a C biases the fit"
     if quick:
         return
-    assert max(row["mean"] for row in dpvi if row[PLD] < 0.5) > exact - near, "near the non-private fit"
+    assert max(row["mean"] for row in dpvi if row[PLD] < 0.5) > exact - near, (
+        "near the non-private fit"
+    )
     for figure, key in ((2, "q"), (3, "paper_norm")):
         chosen = of(rows, figure)
         least, most = (end(row[key] for row in chosen) for end in (min, max))
-        low, high = (np.mean([row["mean"] for row in of(rows, figure, **{key: value})]) for value in (least, most))
+        low, high = (
+            np.mean([row["mean"] for row in of(rows, figure, **{key: value})])
+            for value in (least, most)
+        )
         assert high > low, (figure, low, high)

@@ -2,9 +2,9 @@
 
     python examples/paper/coverage.py [--quick]
 
-Parameters are drawn from the prior and data from the model, so an exact posterior's 90 % intervals hold the parameters in 90 %
-of all repeats. A mean-field fit without privacy comes close. A private fit ends beside it, and knows it only if it is told:
-docs/noise-aware.md.
+Parameters are drawn from the prior and data from the model, so an exact posterior's 90 % intervals
+hold the parameters in 90 % of all repeats. A mean-field fit without privacy comes close. A private
+fit ends beside it, and knows it only if it is told: docs/noise-aware.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ import discreet as dp
 
 DIM = 4
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-LAST, AVERAGED, TRACE, REGRESSION = "last iterate", "averaged", "noise-aware, trace", "noise-aware, regression"
+LAST, AVERAGED, TRACE, REGRESSION = (
+    "last iterate",
+    "averaged",
+    "noise-aware, trace",
+    "noise-aware, regression",
+)
 METHODS = (LAST, AVERAGED, TRACE, REGRESSION)
 
 
@@ -93,8 +98,8 @@ def beta_bernoulli_data(rng: np.random.Generator, n: int) -> tuple[np.ndarray, l
     return w, [rng.random((n, DIM)) < w]
 
 
-# Model, data and clipping norm. No gradient of the first and the last is longer; of the linear regression's 1.2 % are, at the
-# truth, and as many one way as the other.
+# Model, data and clipping norm. No gradient of the first and the last is longer; of the linear
+# regression's 1.2 % are, at the truth, and as many one way as the other.
 MODELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
     "logistic": (logistic, logistic_data, 1.0),
     "linear": (linear, linear_data, 2.5),
@@ -108,7 +113,10 @@ MODELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
 def run(settings: Settings) -> Rows:
     """Coverage of each model at each epsilon by each method."""
     return [
-        row for model in settings.models for epsilon in settings.epsilons for row in coverage(model, epsilon, settings)
+        row
+        for model in settings.models
+        for epsilon in settings.epsilons
+        for row in coverage(model, epsilon, settings)
     ]
 
 
@@ -117,7 +125,9 @@ def coverage(name: str, epsilon: float, settings: Settings) -> Rows:
     model, simulate, clipping_norm = MODELS[name]
     guide = AutoNormal(model, init_loc_fn=init_to_median())
     optim = numpyro.optim.Adam(settings.learning_rate)
-    dpsvi = dp.DPSVI(model, guide, optim, plan=plan_of(epsilon, clipping_norm, settings), loss_share=0.0)
+    dpsvi = dp.DPSVI(
+        model, guide, optim, plan=plan_of(epsilon, clipping_norm, settings), loss_share=0.0
+    )
     found: dict[str, list[tuple[np.ndarray, ...]]] = {method: [] for method in METHODS}
     for repeat in range(settings.fits):
         # The same tables at each epsilon.
@@ -144,7 +154,9 @@ def plan_of(epsilon: float, clipping_norm: float, settings: Settings) -> dp.Priv
     return dp.PrivacyPlan.calibrate(epsilon=epsilon, delta=settings.delta, **public)
 
 
-def draws_of(method: str, dpsvi: dp.DPSVI, result: dp.DPSVIResult, settings: Settings) -> np.ndarray:
+def draws_of(
+    method: str, dpsvi: dp.DPSVI, result: dp.DPSVIResult, settings: Settings
+) -> np.ndarray:
     """Posterior draws, one row each."""
     key = jax.random.key(settings.seed)
     if method == LAST:
@@ -163,13 +175,23 @@ def judge(drawn: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, ...]:
     return np.mean(drawn < truth, axis=0), high - low, drawn.mean(axis=0) - truth
 
 
-def row_of(name: str, epsilon: float, method: str, found: list[tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def row_of(
+    name: str, epsilon: float, method: str, found: list[tuple[np.ndarray, ...]]
+) -> dict[str, Any]:
     """Coverage at each level, and what it costs in width."""
     below, widths, errors = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    row: dict[str, Any] = {"model": name, "epsilon": epsilon or "none", "method": method, "parameters": len(below)}
+    row: dict[str, Any] = {
+        "model": name,
+        "epsilon": epsilon or "none",
+        "method": method,
+        "parameters": len(below),
+    }
     # An interval with equal tails holds the truth if not too many draws are on either side.
     row |= {f"in {level:.0%}": float(np.mean(np.abs(below - 0.5) <= level / 2)) for level in LEVELS}
-    return row | {"width of 95%": float(np.median(widths)), "RMSE": float(np.sqrt(np.mean(np.square(errors))))}
+    return row | {
+        "width of 95%": float(np.median(widths)),
+        "RMSE": float(np.sqrt(np.mean(np.square(errors)))),
+    }
 
 
 # --- what comes of it ---------------------------------------------------------------------
@@ -189,10 +211,16 @@ def draw(rows: Rows) -> Any:
             if row["model"] == model and row["epsilon"] == "none" and row["method"] == AVERAGED
         ]
         for row, style in zip(chosen, STYLES, strict=False):
-            panel.plot(LEVELS, [row[f"in {level:.0%}"] for level in LEVELS], label=row["method"], **style)
-        panel.set(title=f"{model}, ε = {least:g}", xlabel="nominal level of the interval", ylim=(0, 1.02))
+            panel.plot(
+                LEVELS, [row[f"in {level:.0%}"] for level in LEVELS], label=row["method"], **style
+            )
+        panel.set(
+            title=f"{model}, ε = {least:g}", xlabel="nominal level of the interval", ylim=(0, 1.02)
+        )
     axes[0][0].set_ylabel("share of intervals that hold the truth")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8
+    )
     return figure
 
 
@@ -216,7 +244,11 @@ def check(rows: Rows, quick: bool) -> None:
             assert reached < (0.15 if quick else 0.08), (model, epsilon, method, reached)
             if epsilon <= 0.3:
                 assert reached < averaged, (model, epsilon, method, reached, averaged)
-                assert row["in 95%"] > of[model, epsilon, AVERAGED]["in 95%"], (model, epsilon, method)
+                assert row["in 95%"] > of[model, epsilon, AVERAGED]["in 95%"], (
+                    model,
+                    epsilon,
+                    method,
+                )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python examples/paper/gaussian_mixture.py [--quick] [--out docs/papers]
 
-Five spherical components, 2,000 points to learn from and 100 to be predicted; DPVI beside DP-SGLD and the non-private fit.
+Five spherical components, 2,000 points to learn from and 100 to be predicted; DPVI beside DP-SGLD
+and the non-private fit.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ class Settings:
 
 
 QUICK = Settings(
-    sigmas=(0.48,), langevin_multipliers=(), runs=2, draws=200, non_private_steps=300, non_private_rate=0.05
+    sigmas=(0.48,),
+    langevin_multipliers=(),
+    runs=2,
+    draws=200,
+    non_private_steps=300,
+    non_private_rate=0.05,
 )
 
 
@@ -73,7 +79,9 @@ def start(seed: int) -> Any:
     """Initial values that know nothing of the data: equal weights, variances of 1, centres drawn from the prior."""
     k = len(CENTRES)
     centres = np.random.default_rng(seed).standard_normal((k, 2)).astype(np.float32)
-    return init_to_value(values={"weights": np.full(k, 1 / k), "centres": centres, "variances": np.ones(k)})
+    return init_to_value(
+        values={"weights": np.full(k, 1 / k), "centres": centres, "variances": np.ones(k)}
+    )
 
 
 def points(number: int, generator: np.random.Generator) -> np.ndarray:
@@ -84,9 +92,13 @@ def points(number: int, generator: np.random.Generator) -> np.ndarray:
 
 def predictive(draws: Any, x: np.ndarray) -> float:
     """Log predictive density of a point, mean over the points, by Monte Carlo over the posterior's draws."""
-    weights, centres, variances = (np.asarray(draws[name], float) for name in ("weights", "centres", "variances"))
+    weights, centres, variances = (
+        np.asarray(draws[name], float) for name in ("weights", "centres", "variances")
+    )
     distances = np.square(x[None, :, None] - centres[:, None]).sum(-1)  # draw, point, component
-    densities = np.log(weights / (2 * np.pi * variances))[:, None] - distances / (2 * variances[:, None])
+    densities = np.log(weights / (2 * np.pi * variances))[:, None] - distances / (
+        2 * variances[:, None]
+    )
     of_points = logsumexp(densities, axis=(0, 2)) - np.log(len(weights))
     return float(np.mean(of_points))
 
@@ -95,8 +107,15 @@ def run(settings: Settings) -> Rows:
     """All fits; a private one's row has the components of its first run."""
     generator = np.random.default_rng(settings.data_seed)
     x, x_test = points(settings.records, generator), points(settings.test_records, generator)
-    true = {"weights": np.full((1, 5), 0.2), "centres": CENTRES[None], "variances": np.full((1, 5), VARIANCE)}
-    rows = [_row(TRUTH, {}, [true], x_test), _row(NON_PRIVATE, {}, _non_private(x, settings), x_test)]
+    true = {
+        "weights": np.full((1, 5), 0.2),
+        "centres": CENTRES[None],
+        "variances": np.full((1, 5), VARIANCE),
+    }
+    rows = [
+        _row(TRUTH, {}, [true], x_test),
+        _row(NON_PRIVATE, {}, _non_private(x, settings), x_test),
+    ]
     for sigma in settings.sigmas:
         facts, draws = _dpvi(x, sigma, settings)
         rows.append({**_row(DPVI, facts, draws, x_test), "components": _components(draws[0])})
@@ -109,30 +128,47 @@ def run(settings: Settings) -> Rows:
 def _row(method: str, facts: dict[str, Any], runs: list[Any], x_test: np.ndarray) -> dict[str, Any]:
     values = np.array([predictive(draws, x_test) for draws in runs])
     unknown = {"sigma": None, _dpvi_2017.PLD: None, _dpvi_2017.MOMENTS: None, "epsilon_2015": None}
-    spread = _dpvi_2017.summary(values) if len(values) > 1 else {"mean": float(values[0]), "stderr": 0.0}
+    spread = (
+        _dpvi_2017.summary(values) if len(values) > 1 else {"mean": float(values[0]), "stderr": 0.0}
+    )
     return {"method": method, **unknown, **facts, **spread}
 
 
 def _components(draws: Any) -> dict[str, Any]:
     """The result of one run: means over its draws."""
-    return {name: np.asarray(value, float).mean(0).round(3).tolist() for name, value in draws.items()}
+    return {
+        name: np.asarray(value, float).mean(0).round(3).tolist() for name, value in draws.items()
+    }
 
 
 def _dpvi(x: np.ndarray, sigma: float, settings: Settings) -> tuple[dict[str, Any], list[Any]]:
     plan = _dpvi_2017.plan_of(
-        sigma, rate=settings.rate, num_steps=settings.num_steps, clipping_norm=settings.norm, num_records=len(x)
+        sigma,
+        rate=settings.rate,
+        num_steps=settings.num_steps,
+        clipping_norm=settings.norm,
+        num_records=len(x),
     )
     guide = AutoNormal(model, init_loc_fn=start(settings.start_seed), init_scale=0.1)
-    dpsvi = dp.DPSVI(model, guide, numpyro.optim.Adam(settings.learning_rate), plan=plan, loss_share=0.0)
+    dpsvi = dp.DPSVI(
+        model, guide, numpyro.optim.Adam(settings.learning_rate), plan=plan, loss_share=0.0
+    )
     results = [
-        dpsvi.run(dp.random.key(s), x, progress_bar=False) for s in _dpvi_2017.seeds(settings.seed, settings.runs)
+        dpsvi.run(dp.random.key(s), x, progress_bar=False)
+        for s in _dpvi_2017.seeds(settings.seed, settings.runs)
     ]
     costs = _dpvi_2017.epsilons(plan)
-    facts = {"sigma": sigma, _dpvi_2017.PLD: costs[_dpvi_2017.PLD], _dpvi_2017.MOMENTS: costs[_dpvi_2017.MOMENTS]}
+    facts = {
+        "sigma": sigma,
+        _dpvi_2017.PLD: costs[_dpvi_2017.PLD],
+        _dpvi_2017.MOMENTS: costs[_dpvi_2017.MOMENTS],
+    }
     return facts, [result.posterior(dp.random.key(0), settings.draws) for result in results]
 
 
-def _langevin(x: np.ndarray, multiplier: float, settings: Settings) -> tuple[dict[str, Any], list[Any]]:
+def _langevin(
+    x: np.ndarray, multiplier: float, settings: Settings
+) -> tuple[dict[str, Any], list[Any]]:
     plan = _dpvi_2017.plan_of(
         multiplier / 2,
         rate=settings.langevin_rate,
@@ -187,7 +223,12 @@ def draw(rows: Rows) -> Any:
     for method, dashes in ((NON_PRIVATE, (0, (4, 2))), (TRUTH, (0, (1, 3)))):
         (row,) = (row for row in rows if row["method"] == method)
         left.axhline(row["mean"], color="#000000", linewidth=0.7, linestyle=dashes, label=method)
-    left.set(xscale="log", xlabel="ε at δ = 0.001", ylabel="log predictive density of a test point", title="Fig. 4")
+    left.set(
+        xscale="log",
+        xlabel="ε at δ = 0.001",
+        ylabel="log predictive density of a test point",
+        title="Fig. 4",
+    )
     left.legend(fontsize="x-small")
     for axes, method in ((middle, DPVI), (right, SGLD)):
         fits = [row for row in rows if row["method"] == method]
@@ -196,7 +237,12 @@ def draw(rows: Rows) -> Any:
         # The fit whose epsilon is nearest 1: Figure 5 has epsilon = 1.
         row = min(fits, key=lambda row: abs(np.log(row[_dpvi_2017.PLD])))
         _circles(axes, row["components"])
-        axes.set(title=f"Fig. 5: {method}, ε = {row[_dpvi_2017.PLD]:.2g}", aspect="equal", xlim=(-5, 5), ylim=(-5, 5))
+        axes.set(
+            title=f"Fig. 5: {method}, ε = {row[_dpvi_2017.PLD]:.2g}",
+            aspect="equal",
+            xlim=(-5, 5),
+            ylim=(-5, 5),
+        )
     return figure
 
 
@@ -204,8 +250,12 @@ def _circles(axes: Any, learnt: dict[str, Any]) -> None:
     """Two standard deviations about each centre: the truth solid, what was learnt dashed, wider for a larger weight."""
     for centre in CENTRES:
         axes.add_patch(_circle(centre, VARIANCE, color="#999999", linewidth=1.0))
-    for weight, centre, variance in zip(learnt["weights"], learnt["centres"], learnt["variances"], strict=True):
-        axes.add_patch(_circle(centre, variance, color="#000000", linewidth=0.4 + 6 * weight, linestyle="--"))
+    for weight, centre, variance in zip(
+        learnt["weights"], learnt["centres"], learnt["variances"], strict=True
+    ):
+        axes.add_patch(
+            _circle(centre, variance, color="#000000", linewidth=0.4 + 6 * weight, linestyle="--")
+        )
         axes.plot(*centre, "+", color="#000000", markersize=7)
 
 

@@ -3,12 +3,14 @@
     python examples/paper/hierarchical.py            # twenty minutes on two cores
     python examples/paper/hierarchical.py --quick
 
-Simulated from the model of Listing 4: five features, three groups that three public numbers describe. Truth and group
-features stay; each seed draws its own training and held-out records, equally many, and its own key. Where the paper is
-silent: batches of 32 (expected), C = 1 and Adam 1e-3 as in Listing 3, AUC of the posterior predictive mean over 200
-draws. The non-private runs are NumPyro's SVI, of which the last half of the iterates is averaged (discreet averages the
-tail of its trace). The guide "listing 4" is q(M) p(w | M); "mean field" has Gaussians of their own for the group weights.
-Private Newton (`dp.fit`) has no guide, iterations, batches or clipping norm to choose.
+Simulated from the model of Listing 4: five features, three groups that three public numbers
+describe. Truth and group features stay; each seed draws its own training and held-out records,
+equally many, and its own key. Where the paper is silent: batches of 32 (expected), C = 1 and Adam
+1e-3 as in Listing 3, AUC of the posterior predictive mean over 200 draws. The non-private runs are
+NumPyro's SVI, of which the last half of the iterates is averaged (discreet averages the tail of its
+trace). The guide "listing 4" is q(M) p(w | M); "mean field" has Gaussians of their own for the
+group weights. Private Newton (`dp.fit`) has no guide, iterations, batches or clipping norm to
+choose.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ def simulated(settings: Settings, num_records: int) -> tuple[np.ndarray, list[An
         ys = rng.random(num_records) < 1 / (1 + np.exp(-np.sum(xs * ws[ls], axis=1)))
         return xs.astype(np.float32), ys.astype(np.float32), ls.astype(np.int32)
 
-    generators = [np.random.default_rng((settings.truth_seed, num_records, seed)) for seed in settings.seeds]
+    generators = [
+        np.random.default_rng((settings.truth_seed, num_records, seed)) for seed in settings.seeds
+    ]
     return gs, [(records(rng), records(rng)) for rng in generators]
 
 
@@ -122,7 +126,14 @@ def baseline(tables: list[Any]) -> list[float]:
     return reached
 
 
-def private(settings: Settings, epsilon: float, num_steps: int, guide: str, gs: np.ndarray, tables: list[Any]) -> Any:
+def private(
+    settings: Settings,
+    epsilon: float,
+    num_steps: int,
+    guide: str,
+    gs: np.ndarray,
+    tables: list[Any],
+) -> Any:
     """AUC of each seed, processor seconds of each run, noise multiplier; every run of the same compiled program."""
     num_records = len(tables[0][0][0])
     plan = dp.PrivacyPlan.calibrate(
@@ -140,11 +151,15 @@ def private(settings: Settings, epsilon: float, num_steps: int, guide: str, gs: 
         started = time.process_time()
         result = dpsvi.run(dp.random.key(seed), *training, progress_bar=False)
         seconds.append(time.process_time() - started)
-        reached.append(auc(result.posterior(dp.random.key(1_000 + seed), settings.num_draws)["ws"], held_out))
+        reached.append(
+            auc(result.posterior(dp.random.key(1_000 + seed), settings.num_draws)["ws"], held_out)
+        )
     return reached, seconds, plan.noise_multiplier
 
 
-def non_private(settings: Settings, num_steps: int, guide: str, gs: np.ndarray, tables: list[Any]) -> list[float]:
+def non_private(
+    settings: Settings, num_steps: int, guide: str, gs: np.ndarray, tables: list[Any]
+) -> list[float]:
     """AUC of each seed by NumPyro's SVI, all seeds in one compiled loop."""
     num_records, program = len(tables[0][0][0]), guide_of(guide)
     static = {"gs": gs, "N": num_records}
@@ -155,21 +170,27 @@ def non_private(settings: Settings, num_steps: int, guide: str, gs: np.ndarray, 
 
         def body(i: jax.Array, carry: Any) -> Any:
             state, mean = carry
-            rows = jax.random.randint(jax.random.fold_in(key, i), (settings.batch_size,), 0, num_records)
+            rows = jax.random.randint(
+                jax.random.fold_in(key, i), (settings.batch_size,), 0, num_records
+            )
             state, _ = svi.update(state, *(x[rows] for x in data))
             share = jnp.where(i < num_steps // 2, 1.0, 1.0 / (i - num_steps // 2 + 1))
-            return state, jax.tree.map(lambda a, b: a + share * (b - a), mean, svi.get_params(state))
+            return state, jax.tree.map(
+                lambda a, b: a + share * (b - a), mean, svi.get_params(state)
+            )
 
         return jax.lax.fori_loop(0, num_steps, body, (state, svi.get_params(state)))[1]
 
     keys = jax.vmap(jax.random.key)(jnp.asarray(settings.seeds))
-    stacked = tuple(jnp.stack(columns) for columns in zip(*(training for training, _ in tables), strict=True))
+    stacked = tuple(
+        jnp.stack(columns) for columns in zip(*(training for training, _ in tables), strict=True)
+    )
     fitted = jax.jit(jax.vmap(fit))(keys, stacked)
     draw = jax.jit(
         jax.vmap(
-            lambda key, params, data: Predictive(program, params=params, num_samples=settings.num_draws)(
-                key, *data, **static
-            )
+            lambda key, params, data: Predictive(
+                program, params=params, num_samples=settings.num_draws
+            )(key, *data, **static)
         )
     )
     weights = draw(keys, fitted, stacked)["ws"]
@@ -180,7 +201,12 @@ def newton(settings: Settings, epsilon: float, gs: np.ndarray, tables: list[Any]
     """AUC of each seed, and processor seconds of each run, by private Newton."""
     num_records = len(tables[0][0][0])
     static = {"gs": gs, "N": num_records}
-    terms: dict[str, Any] = {"epsilon": epsilon, "delta": 1 / num_records, "static": static, "progress_bar": False}
+    terms: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": 1 / num_records,
+        "static": static,
+        "progress_bar": False,
+    }
     reached, seconds = [], []
     for seed, (training, held_out) in zip(settings.seeds, tables, strict=True):
         started = time.process_time()
@@ -202,7 +228,10 @@ def cases_of(settings: Settings) -> list[tuple[int, int | None, str, float | Non
     cases += [(settings.num_records, settings.num_steps, MEAN_FIELD)] * settings.with_mean_field
     cases += [(size, None, NEWTON) for size in (settings.num_records, *settings.sizes)]
     return [
-        (*case, epsilon) for case in cases for epsilon in settings.epsilons if epsilon is not None or case[2] != NEWTON
+        (*case, epsilon)
+        for case in cases
+        for epsilon in settings.epsilons
+        if epsilon is not None or case[2] != NEWTON
     ]
 
 
@@ -218,7 +247,9 @@ def row_of(
     elif epsilon is None:
         reached = non_private(settings, num_steps, guide, gs, tables)
     else:
-        reached, seconds, noise_multiplier = private(settings, epsilon, num_steps, guide, gs, tables)
+        reached, seconds, noise_multiplier = private(
+            settings, epsilon, num_steps, guide, gs, tables
+        )
     return {
         "guide": guide,
         "num_records": num_records,
@@ -228,7 +259,8 @@ def row_of(
         "auc": statistics.mean(reached),
         "stdev": statistics.stdev(reached),
         "baseline": statistics.mean(simple),
-        # The first run is compiled and proved as well. Of the processor, not by the clock: other programs may run.
+        # The first run is compiled and proved as well. Of the processor, not by the clock: other
+        # programs may run.
         "first_seconds": seconds[0] if seconds else None,
         "seconds": statistics.median(seconds[1:]) if seconds else None,
         "aucs": reached,
@@ -241,7 +273,11 @@ def run(settings: Settings) -> Rows:
     rows = []
     for case in cases_of(settings):
         rows.append(row_of(settings, *case))
-        print("N = {}, T = {}, {}, epsilon = {}:".format(*case), f"AUC {rows[-1]['auc']:.3f}", flush=True)
+        print(
+            "N = {}, T = {}, {}, epsilon = {}:".format(*case),
+            f"AUC {rows[-1]['auc']:.3f}",
+            flush=True,
+        )
     return rows
 
 
@@ -250,24 +286,48 @@ def draw(rows: Rows) -> Any:
     figure, (left, middle, right) = new_figure(3)
     num_records, num_steps = rows[0]["num_records"], rows[0]["num_steps"]
     listing = [row for row in rows if row["guide"] == LISTING]
-    boxes = [row for row in listing if (row["num_records"], row["num_steps"]) == (num_records, num_steps)]
+    boxes = [
+        row for row in listing if (row["num_records"], row["num_steps"]) == (num_records, num_steps)
+    ]
     labels = [_label(row["epsilon"]) for row in boxes]
-    left.boxplot([row["aucs"] for row in boxes], tick_labels=labels, medianprops={"color": "#000000"})
+    left.boxplot(
+        [row["aucs"] for row in boxes], tick_labels=labels, medianprops={"color": "#000000"}
+    )
     without_steps = {
-        row["epsilon"]: row for row in rows if row["guide"] == NEWTON and row["num_records"] == num_records
+        row["epsilon"]: row
+        for row in rows
+        if row["guide"] == NEWTON and row["num_records"] == num_records
     }
     places = [place for place, row in enumerate(boxes, 1) if row["epsilon"] in without_steps]
-    means = [without_steps[row["epsilon"]]["auc"] for row in boxes if row["epsilon"] in without_steps]
+    means = [
+        without_steps[row["epsilon"]]["auc"] for row in boxes if row["epsilon"] in without_steps
+    ]
     left.plot(places, means, "*", color="#000000", markersize=9, label=f"{NEWTON}, mean")
-    left.set(xlabel="ε", ylabel="AUC on held-out records", title=f"N = {num_records:,}, {num_steps:,} iterations")
-    for axes, name, fixed in ((middle, "num_records", "num_steps"), (right, "num_steps", "num_records")):
+    left.set(
+        xlabel="ε",
+        ylabel="AUC on held-out records",
+        title=f"N = {num_records:,}, {num_steps:,} iterations",
+    )
+    for axes, name, fixed in (
+        (middle, "num_records", "num_steps"),
+        (right, "num_steps", "num_records"),
+    ):
         for epsilon, style in zip([row["epsilon"] for row in boxes], STYLES, strict=False):
-            line = [row for row in listing if row["epsilon"] == epsilon and row[fixed] == rows[0][fixed]]
+            line = [
+                row for row in listing if row["epsilon"] == epsilon and row[fixed] == rows[0][fixed]
+            ]
             line.sort(key=lambda row: row[name])
             means, spread = (np.array([row[key] for row in line]) for key in ("auc", "stdev"))
             places = [row[name] for row in line]
             axes.plot(places, means, label=f"ε = {_label(epsilon)}", **style)
-            axes.fill_between(places, means - spread, means + spread, color=style["color"], alpha=0.08, linewidth=0)
+            axes.fill_between(
+                places,
+                means - spread,
+                means + spread,
+                color=style["color"],
+                alpha=0.08,
+                linewidth=0,
+            )
         axes.set(xscale="log", xlabel="records" if name == "num_records" else "iterations")
     largest = max(row["epsilon"] for row in boxes if row["epsilon"] is not None)
     line = [row for row in rows if row["guide"] == NEWTON and row["epsilon"] == largest]
@@ -282,7 +342,12 @@ def draw(rows: Rows) -> Any:
     middle.set_title(f"{num_steps:,} iterations, mean ± stdev")
     right.set_title(f"N = {num_records:,}, mean ± stdev")
     for axes in (left, right):
-        axes.axhline(rows[0]["baseline"], color="#777777", linestyle=(0, (1, 1)), label="no groups, not private")
+        axes.axhline(
+            rows[0]["baseline"],
+            color="#777777",
+            linestyle=(0, (1, 1)),
+            label="no groups, not private",
+        )
     right.legend(fontsize=7)
     left.legend(fontsize=7)
     return figure
@@ -315,7 +380,11 @@ def check(rows: Rows, quick: bool) -> None:
         path = [row for row in rows if row["guide"] == LISTING and row["epsilon"] == epsilon]
         longer = {row["num_steps"]: row for row in path if row["num_records"] == num_records}
         best = max(longer.values(), key=lambda row: row["auc"])
-        error = 2 * (best["stdev"] ** 2 + longer[num_steps]["stdev"] ** 2) ** 0.5 / len(best["aucs"]) ** 0.5
+        error = (
+            2
+            * (best["stdev"] ** 2 + longer[num_steps]["stdev"] ** 2) ** 0.5
+            / len(best["aucs"]) ** 0.5
+        )
         assert longer[num_steps]["auc"] > best["auc"] - error, (epsilon, best["num_steps"])
         larger = {row["num_records"]: row["auc"] for row in path if row["num_steps"] == num_steps}
         assert larger[min(larger)] < larger[max(larger)], (epsilon, larger)

@@ -2,10 +2,11 @@
 
     python examples/paper/local_latents.py [--quick]
 
-The paper proposes to see latent variables as a hidden part of the data, which is updated without noise and never released,
-and notes that summing them out is easier where the model allows it. Both, and the third way of today, an encoder, on a
-factor analysis and on a Gaussian mixture whose assignments are explicit and relaxed to points of the simplex. Measured is
-the mean log-density of new points under the model, with the hidden numbers summed out, over draws of the posterior.
+The paper proposes to see latent variables as a hidden part of the data, which is updated without
+noise and never released, and notes that summing them out is easier where the model allows it. Both,
+and the third way of today, an encoder, on a factor analysis and on a Gaussian mixture whose
+assignments are explicit and relaxed to points of the simplex. Measured is the mean log-density of
+new points under the model, with the hidden numbers summed out, over draws of the posterior.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings(epsilons=(4.0,), num_steps=600, num_test=200, ways=("private memory",), models=1, seeds=(0,))
+QUICK = Settings(
+    epsilons=(4.0,), num_steps=600, num_test=200, ways=("private memory",), models=1, seeds=(0,)
+)
 
 
 class FactorAnalysis:
@@ -111,7 +114,8 @@ class Mixture:
 
     def explicit(self, latents, rows):
         weights, means = latents
-        # The relaxed assignment of Maddison, Mnih and Teh (2017): a softmax of log weights and Gumbel noise.
+        # The relaxed assignment of Maddison, Mnih and Teh (2017): a softmax of log weights and
+        # Gumbel noise.
         noise: Any = numpyro.sample("noise", dist.Gumbel(0, 1).expand([len(MEANS)]).to_event(1))
         assignment = jax.nn.softmax((jnp.log(weights) + noise) / self.temperature)
         return dist.Normal(assignment @ means, MIXTURE_SCALE).to_event(1)
@@ -130,11 +134,15 @@ def fit(kind, way: str, x: np.ndarray, plan: dp.PrivacyPlan, settings: Settings)
         latents = kind.latents()
         with numpyro.plate("rows", len(x)):
             numpyro.sample(
-                "x", kind.summed_out(latents) if way == "summed out" else kind.explicit(latents, len(x)), obs=x
+                "x",
+                kind.summed_out(latents) if way == "summed out" else kind.explicit(latents, len(x)),
+                obs=x,
             )
 
     start = numpyro.infer.init_to_value(values=kind.start())
-    shared = AutoNormal(handlers.block(model, hide=list(kind.locals)), init_loc_fn=start, init_scale=0.05)
+    shared = AutoNormal(
+        handlers.block(model, hide=list(kind.locals)), init_loc_fn=start, init_scale=0.05
+    )
 
     def guide(x):
         shared(x)
@@ -150,8 +158,12 @@ def fit(kind, way: str, x: np.ndarray, plan: dp.PrivacyPlan, settings: Settings)
         return loc, numpyro.param("scale", jnp.full(shape, 0.5), constraint=constraints.positive)
 
     def encoded(x):
-        first: Any = numpyro.param("first", lambda key: 0.3 * jax.random.normal(key, (kind.dim, 16)))
-        second: Any = numpyro.param("second", lambda key: 0.1 * jax.random.normal(key, (16, 2 * kind.num_hidden)))
+        first: Any = numpyro.param(
+            "first", lambda key: 0.3 * jax.random.normal(key, (kind.dim, 16))
+        )
+        second: Any = numpyro.param(
+            "second", lambda key: 0.1 * jax.random.normal(key, (16, 2 * kind.num_hidden))
+        )
         bias: Any = numpyro.param("bias", jnp.zeros(16))
         loc, scale = jnp.split(jnp.tanh(x @ first + bias) @ second, 2, axis=-1)
         return loc, 0.5 * jnp.exp(scale)
@@ -237,7 +249,9 @@ def draw(rows: Rows):
             axis.errorbar(epsilons, means, yerr=errors, label=way, capsize=2, **style)
         best = next(row["best"] for row in rows if row["model"] == name)
         axis.axhline(best, color="#aaaaaa", linewidth=0.8, label="the truth itself")
-        axis.set(xscale="log", xlabel="epsilon", ylabel="log-density of a new point (nats)", title=name)
+        axis.set(
+            xscale="log", xlabel="epsilon", ylabel="log-density of a new point (nats)", title=name
+        )
         epsilons = sorted({row["epsilon"] for row in rows})
         axis.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         axis.minorticks_off()

@@ -2,8 +2,9 @@
 
     python examples/paper/one_sample.py [--quick] [--out docs/papers]
 
-Logistic regression on made-up tables with known weights, each released once by an exact draw. Of N records that count with the
-power p, the draw is N^-1/2 from the truth: by I^-1 / N as the best estimate is, and by I^-1 / (p N) as the posterior is wide.
+Logistic regression on made-up tables with known weights, each released once by an exact draw. Of N
+records that count with the power p, the draw is N^-1/2 from the truth: by I^-1 / N as the best
+estimate is, and by I^-1 / (p N) as the posterior is wide.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ QUICK = Settings(epsilons=(10.0,), sizes=(100, 1600), runs=15)
 
 def run(settings: Settings) -> Rows:
     """A draw from each of many tables of each size; errors against the law that they should have."""
-    return [_row(epsilon, size, settings) for epsilon in settings.epsilons for size in settings.sizes]
+    return [
+        _row(epsilon, size, settings) for epsilon in settings.epsilons for size in settings.sizes
+    ]
 
 
 def _row(epsilon: float, size: int, settings: Settings) -> dict[str, Any]:
@@ -90,18 +93,35 @@ def draw(rows: Rows) -> Any:
     for style, epsilon in zip(STYLES, dict.fromkeys(row["epsilon"] for row in rows), strict=False):
         chosen = [row for row in rows if row["epsilon"] == epsilon]
         sizes = [row["num_records"] for row in chosen]
-        left.plot(sizes, [row["root_mean_square_error"] for row in chosen], label=f"ε = {epsilon:g}", **style)
-        limit = np.sqrt(np.trace(np.linalg.inv(information())) / 2 * (1 + 1 / chosen[0]["power"]) / np.array(sizes))
+        left.plot(
+            sizes,
+            [row["root_mean_square_error"] for row in chosen],
+            label=f"ε = {epsilon:g}",
+            **style,
+        )
+        limit = np.sqrt(
+            np.trace(np.linalg.inv(information()))
+            / 2
+            * (1 + 1 / chosen[0]["power"])
+            / np.array(sizes)
+        )
         left.plot(sizes, limit, color=style["color"], linewidth=0.7, linestyle=(0, (1, 3)))
         found = np.array(chosen[-1]["standardised"])
         right.plot(
-            found, (np.arange(len(found)) + 0.5) / len(found), label=f"ε = {epsilon:g}", **style | {"marker": ""}
+            found,
+            (np.arange(len(found)) + 0.5) / len(found),
+            label=f"ε = {epsilon:g}",
+            **style | {"marker": ""},
         )
     grid = np.linspace(-3, 3, 121)
     from scipy.stats import norm
 
-    right.plot(grid, norm.cdf(grid), color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="normal")
-    left.set(xscale="log", yscale="log", xlabel="records", ylabel="root mean square error of a weight")
+    right.plot(
+        grid, norm.cdf(grid), color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="normal"
+    )
+    left.set(
+        xscale="log", yscale="log", xlabel="records", ylabel="root mean square error of a weight"
+    )
     right.set(xlabel=f"standardised error, N = {rows[-1]['num_records']:,}", ylabel="share below")
     left.legend(fontsize="x-small")
     right.legend(fontsize="x-small")

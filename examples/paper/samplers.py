@@ -3,10 +3,11 @@
     python examples/paper/samplers.py            # five minutes on two idle cores
     python examples/paper/samplers.py --quick
 
-Table 3: a private epoch on MNIST-shaped pixels whose batches are drawn by the Feistel network, by `jax.random.choice` as
-in the paper, by NumPy, and as `dp.FixedSizeSampling` and `dp.PoissonSampling` draw them (with ChaCha20 keys); and
-the draws alone. Figure 3: time of a step against the batch size, private and NumPyro's SVI. All programs of a part take
-turns; medians over rounds.
+Table 3: a private epoch on MNIST-shaped pixels whose batches are drawn by the Feistel network, by
+`jax.random.choice` as in the paper, by NumPy, and as `dp.FixedSizeSampling` and
+`dp.PoissonSampling` draw them (with ChaCha20 keys); and the draws alone. Figure 3: time of a step
+against the batch size, private and NumPyro's SVI. All programs of a part take turns; medians over
+rounds.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def draws_of(settings: Settings) -> dict[str, Draw]:
 
     return {
         FEISTEL: lambda key: feistel_permutation(key, jnp.arange(size, dtype=jnp.int32), records),
-        CHOICE: lambda key: jax.random.choice(key, records, (size,), replace=False).astype(jnp.int32),
+        CHOICE: lambda key: jax.random.choice(key, records, (size,), replace=False).astype(
+            jnp.int32
+        ),
         FIXED: sampler(dp.FixedSizeSampling(size)),
         POISSON: sampler(dp.PoissonSampling(size / records)),
         FULL: sampler(dp.FullBatch()),
@@ -117,12 +120,19 @@ def drawing(settings: Settings) -> Rows:
         steps = settings.draws if name in (FEISTEL, FIXED, POISSON) else settings.few_draws
         programs.append(_looped(name, draw, key_of(name), steps))
     rng, few = np.random.default_rng(0), settings.few_draws
-    shuffle = Program(SHUFFLE, lambda: [rng.permutation(settings.num_records) for _ in range(few)], few)
+    shuffle = Program(
+        SHUFFLE, lambda: [rng.permutation(settings.num_records) for _ in range(few)], few
+    )
     timings = alternate([*programs, shuffle], settings.draw_rounds)
     epoch = settings.num_records / settings.batch_size
-    # Of the full batch one draw is an epoch; NumPy shuffles anew for each batch, as independent batches need.
+    # Of the full batch one draw is an epoch; NumPy shuffles anew for each batch, as independent
+    # batches need.
     return [
-        _row("draws of an epoch", timing.name, settings.batch_size if timing.name != FULL else settings.num_records)
+        _row(
+            "draws of an epoch",
+            timing.name,
+            settings.batch_size if timing.name != FULL else settings.num_records,
+        )
         | {"seconds": timing.median * (1 if timing.name == FULL else epoch)}
         for timing in timings
     ]
@@ -134,7 +144,9 @@ def _looped(name: str, draw: Draw, key: jax.Array, steps: int) -> Program:
     @jax.jit
     def loop(key: jax.Array) -> jax.Array:
         start = jnp.zeros(shape.shape, jnp.int32)
-        return jax.lax.fori_loop(0, steps, lambda i, total: total + draw(jax.random.fold_in(key, i)), start)
+        return jax.lax.fori_loop(
+            0, steps, lambda i, total: total + draw(jax.random.fold_in(key, i)), start
+        )
 
     return Program(name, lambda: jax.block_until_ready(loop(key)), steps)
 
@@ -156,7 +168,9 @@ def epochs(settings: Settings) -> Rows:
     draws, programs = draws_of(settings), []
     for name in settings.epoch_samplers:
         if name == POISSON:
-            poisson = PrivateFit(problem, problem.poisson(settings.batch_size), settings.epoch_steps)
+            poisson = PrivateFit(
+                problem, problem.poisson(settings.batch_size), settings.epoch_steps
+            )
             programs.append(poisson.program(POISSON, "as DPSVI.run runs it"))
         else:
             programs.append(_epoch(name, dpsvi, state, draws[name], problem, settings.epoch_steps))
@@ -169,7 +183,9 @@ def epochs(settings: Settings) -> Rows:
     ]
 
 
-def _epoch(name: str, dpsvi: dp.DPSVI, state: Any, draw: Draw, problem: Problem, steps: int) -> Program:
+def _epoch(
+    name: str, dpsvi: dp.DPSVI, state: Any, draw: Draw, problem: Problem, steps: int
+) -> Program:
     (images,) = problem.data
 
     @jax.jit
@@ -206,7 +222,13 @@ def _problem(settings: Settings) -> Problem:
 
 
 def _row(what: str, side: str, batch_size: int) -> dict[str, Any]:
-    return {"what": what, "side": side, "batch_size": batch_size, "seconds": None, "paper_seconds": None}
+    return {
+        "what": what,
+        "side": side,
+        "batch_size": batch_size,
+        "seconds": None,
+        "paper_seconds": None,
+    }
 
 
 def run(settings: Settings) -> Rows:
@@ -221,14 +243,18 @@ def draw(rows: Rows) -> Any:
     for panel, what in zip(axes, ("draws of an epoch", "private epoch"), strict=False):
         bars = [row for row in rows if row["what"] == what]
         panel.barh([row["side"] for row in bars], [row["seconds"] for row in bars], color="#666666")
-        panel.set(xscale="log" if what.startswith("draws") else "linear", xlabel="seconds", title=what)
+        panel.set(
+            xscale="log" if what.startswith("draws") else "linear", xlabel="seconds", title=what
+        )
         panel.invert_yaxis()
     for side, style in zip((POISSON, PLAIN), STYLES, strict=False):
         line = [row for row in rows if row["what"] == "step" and row["side"] == side]
         name = "private, Poisson batches" if side == POISSON else "NumPyro, not private"
         milliseconds = [1e3 * row["seconds"] for row in line]
         axes[2].plot([row["batch_size"] for row in line], milliseconds, label=name, **style)
-    axes[2].set(xscale="log", yscale="log", xlabel="batch size", ylabel="milliseconds", title="a step")
+    axes[2].set(
+        xscale="log", yscale="log", xlabel="batch size", ylabel="milliseconds", title="a step"
+    )
     axes[2].legend(fontsize=7)
     return figure
 
@@ -237,7 +263,11 @@ def check(rows: Rows, quick: bool) -> None:
     """The Feistel network is cheaper than a permutation of the table; time grows at most linearly with the batch."""
     alone = {row["side"]: row["seconds"] for row in rows if row["what"] == "draws of an epoch"}
     assert max(alone[FEISTEL], alone[FIXED], alone[POISSON]) < alone[CHOICE] / 2, alone
-    steps = {row["batch_size"]: row["seconds"] for row in rows if row["what"] == "step" and row["side"] == POISSON}
+    steps = {
+        row["batch_size"]: row["seconds"]
+        for row in rows
+        if row["what"] == "step" and row["side"] == POISSON
+    }
     assert min(steps.values()) > 0, steps
     if quick:
         return

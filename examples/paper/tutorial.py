@@ -2,7 +2,8 @@
 
     python examples/paper/tutorial.py [--quick] [--out docs/papers]
 
-How the exact negative ELBO falls step by step, and what is reached; what the tutorial's own noise really costs; private Newton.
+How the exact negative ELBO falls step by step, and what is reached; what the tutorial's own noise
+really costs; private Newton.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from sklearn.preprocessing import StandardScaler
 
 import discreet as dp
 
-DPVI, OPS, NON_PRIVATE, TUTORIAL = "DPVI", "one posterior sample", "not private", "the tutorial's noise"
+DPVI, OPS, NON_PRIVATE, TUTORIAL = (
+    "DPVI",
+    "one posterior sample",
+    "not private",
+    "the tutorial's noise",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +70,9 @@ def table() -> Any:
 def run(settings: Settings) -> Rows:
     """All fits. Curves hold the exact negative ELBO of a record along each fit, mean over the runs: the table is public."""
     data = table()
-    exact = _dpvi_2017.non_private_accuracy(data, num_steps=settings.non_private_steps, rate=settings.learning_rate)
+    exact = _dpvi_2017.non_private_accuracy(
+        data, num_steps=settings.non_private_steps, rate=settings.learning_rate
+    )
     rows: Rows = [_row(NON_PRIVATE, None, {}, np.array([exact]))]
     for epsilon in settings.epsilons:
         rows.append(_dpvi(data, epsilon, settings))
@@ -78,7 +86,11 @@ def run(settings: Settings) -> Rows:
 def _row(method: str, epsilon: float | None, facts: dict[str, Any], values: Any) -> dict[str, Any]:
     spread = {"mean": None, "stderr": None}
     if values is not None:
-        spread = _dpvi_2017.summary(values) if len(values) > 1 else {"mean": float(values[0]), "stderr": None}
+        spread = (
+            _dpvi_2017.summary(values)
+            if len(values) > 1
+            else {"mean": float(values[0]), "stderr": None}
+        )
     none = {"delta": None, "noise_multiplier": None, "epsilon_of_all_steps": None}
     return {
         "method": method,
@@ -116,7 +128,11 @@ def _dpvi(data: Any, epsilon: float, settings: Settings) -> dict[str, Any]:
     facts = {"delta": settings.delta, "noise_multiplier": plan.noise_multiplier}
     facts["epsilon_of_all_steps"] = float(plan.epsilon(settings.delta))
     row = _row(DPVI, epsilon, facts, np.array(accuracies))
-    return {**row, "steps": steps, "negative_elbo": np.mean(curves, axis=0, dtype=np.float64).round(4).tolist()}
+    return {
+        **row,
+        "steps": steps,
+        "negative_elbo": np.mean(curves, axis=0, dtype=np.float64).round(4).tolist(),
+    }
 
 
 def negative_elbos(iterates: np.ndarray, x: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
@@ -157,7 +173,9 @@ def _ops(data: Any, epsilon: float, settings: Settings) -> dict[str, Any]:
 def _newton(data: Any, epsilon: float, settings: Settings) -> dict[str, Any]:
     x, y, x_test, y_test = data
     # Without the intercept: private Newton has its own.
-    bounded, bounded_test = (np.clip(rows[:, 1:] / settings.newton_bound, -1, 1) for rows in (x, x_test))
+    bounded, bounded_test = (
+        np.clip(rows[:, 1:] / settings.newton_bound, -1, 1) for rows in (x, x_test)
+    )
     reached, spent = _dpvi_2017.newton_accuracies(
         (bounded, y, bounded_test, y_test),
         epsilon,
@@ -181,7 +199,8 @@ def _tutorial(num_records: int, epsilon: float, settings: Settings) -> dict[str,
     )
     facts = {"delta": settings.delta, "noise_multiplier": plan.noise_multiplier}
     accounts = dp.accounting.compare_accountants(plan, settings.delta).rows
-    # With so little noise as at epsilon = 10 the PLD's grid ends before delta is reached; Rényi divergences still bound it.
+    # With so little noise as at epsilon = 10 the PLD's grid ends before delta is reached; Rényi
+    # divergences still bound it.
     facts["epsilon_of_all_steps"] = float(min(row.epsilon for row in accounts if row.upper_bound))
     return _row(TUTORIAL, epsilon, facts, None)
 
@@ -198,7 +217,9 @@ def draw(rows: Rows) -> Any:
     for style, method in zip(STYLES, (DPVI, OPS, NEWTON), strict=False):
         chosen = [row for row in rows if row["method"] == method]
         _dpvi_2017.curve(right, chosen, "epsilon", method, style)
-    right.axhline(rows[0]["mean"], color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private")
+    right.axhline(
+        rows[0]["mean"], color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private"
+    )
     right.set(xscale="log", xlabel="ε", ylabel="test accuracy, breast cancer")
     right.legend(fontsize="x-small")
     return figure

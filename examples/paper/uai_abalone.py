@@ -2,7 +2,8 @@
 
     python examples/paper/uai_abalone.py [--quick] [--out docs/papers]
 
-Two accountants of then and one of now on the same fits; DP-SGLD; q and the clipping norm varied; private Newton.
+Two accountants of then and one of now on the same fits; DP-SGLD; q and the clipping norm varied;
+private Newton.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python examples/paper/uai_adult.py [--quick] [--out docs/papers]
 
-The same as on Abalone, on a larger table; the noise, q and C of Figures 2 and 3 are those of the authors' code.
+The same as on Abalone, on a larger table; the noise, q and C of Figures 2 and 3 are those of the
+authors' code.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
     python examples/paper/vae.py            # five minutes on two cores
     python examples/paper/vae.py --quick
 
-The networks of the paper: 784-400-50-400-784 for MNIST, three convolutions and a dense layer for CIFAR-10; Adam, batches
-of 128, sigma = 1.5, 20 epochs. Where it is silent: C = 1, Adam's rate 1e-3, pixels made black or white once, at random by
-their brightness. Times are those of random pixels, private and NumPyro's SVI in turn, as in the benchmarks: medians over
-rounds, and the ratio within each round. The loss is that of MNIST's 2,000 held-out images after 20 epochs of 8,000, and
-after as many steps as 20 epochs of the paper's 60,000 images are: both fits end with their last iterate, as there.
+The networks of the paper: 784-400-50-400-784 for MNIST, three convolutions and a dense layer for
+CIFAR-10; Adam, batches of 128, sigma = 1.5, 20 epochs. Where it is silent: C = 1, Adam's rate 1e-3,
+pixels made black or white once, at random by their brightness. Times are those of random pixels,
+private and NumPyro's SVI in turn, as in the benchmarks: medians over rounds, and the ratio within
+each round. The loss is that of MNIST's 2,000 held-out images after 20 epochs of 8,000, and after as
+many steps as 20 epochs of the paper's 60,000 images are: both fits end with their last iterate, as
+there.
 """
 
 from __future__ import annotations
@@ -40,7 +42,17 @@ PAPER = {
     ("CIFAR-10", PRIVATE): (4.22, 2123.05),
     ("CIFAR-10", PLAIN): (1.64, 1903.29),
 }
-COLUMNS = ("epsilon", "delta", "seconds", "ratio", "low", "high", "ratio_of_fastest", "loss", "stdev")
+COLUMNS = (
+    "epsilon",
+    "delta",
+    "seconds",
+    "ratio",
+    "low",
+    "high",
+    "ratio_of_fastest",
+    "loss",
+    "stdev",
+)
 COLUMNS += ("paper_seconds", "paper_ratio", "paper_loss")
 RECORDS = {"MNIST": 60_000, "CIFAR-10": 50_000}
 
@@ -49,8 +61,9 @@ RECORDS = {"MNIST": 60_000, "CIFAR-10": 50_000}
 class Settings:
     """Public choices.
 
-    `timed` are tables of random pixels: a step's time does not depend on their length, memory does. `steps` are those
-    of one round of each side; `fits` are steps of a fit to MNIST, and how many such fits.
+    `timed` are tables of random pixels: a step's time does not depend on their length, memory does.
+    `steps` are those of one round of each side; `fits` are steps of a fit to MNIST, and how many
+    such fits.
     """
 
     batch_size: int = 128
@@ -66,23 +79,30 @@ class Settings:
     first_seed: int = 0
 
 
-QUICK = Settings(timed=(("MNIST", 2_000),), steps=(8,), rounds=(3,), fits=((120, 1),), num_images=2_000)
+QUICK = Settings(
+    timed=(("MNIST", 2_000),), steps=(8,), rounds=(3,), fits=((120, 1),), num_images=2_000
+)
 
 
 def timings(settings: Settings) -> Rows:
     """Seconds an epoch of both sides, in turn."""
     rows = []
-    for (name, num_records), steps, rounds in zip(settings.timed, settings.steps, settings.rounds, strict=True):
+    for (name, num_records), steps, rounds in zip(
+        settings.timed, settings.steps, settings.rounds, strict=True
+    ):
         architecture = dense() if name == "MNIST" else convolutional(settings.channels)
         problem = auto_encoder(architecture, num_records)
         private = PrivateFit(problem, problem.poisson(settings.batch_size), steps)
-        # XLA computes convolutions on processors more quickly outside of a loop: NumPyro gets the better way.
+        # XLA computes convolutions on processors more quickly outside of a loop: NumPyro gets the
+        # better way.
         plain = NonPrivateFit(problem, settings.batch_size, steps, looped=name == "MNIST")
         ours, theirs = alternate([private.program(PRIVATE), plain.program(PLAIN)], rounds)
         within = ratio(name, ours, theirs)
         for timing in (ours, theirs):
             seconds, _ = PAPER[name, timing.name]
-            row = _row(f"{name}, epoch of {RECORDS[name]:,}", timing.name, architecture.num_parameters)
+            row = _row(
+                f"{name}, epoch of {RECORDS[name]:,}", timing.name, architecture.num_parameters
+            )
             row["seconds"] = timing.median * RECORDS[name] / settings.batch_size
             row["paper_seconds"] = seconds
             if timing.name == PRIVATE:
@@ -105,12 +125,22 @@ def black_and_white(images: np.ndarray, seed: int) -> np.ndarray:
 
 def held_out_loss(architecture: Architecture, params: Any, images: Any, draws: int = 10) -> float:
     """Negative ELBO an image, in nats."""
-    svi = SVI(architecture.model, architecture.guide, numpyro.optim.Adam(1e-3), Trace_ELBO(), N=len(images))
-    loss = jax.jit(lambda key: svi.loss.loss(key, params, svi.model, svi.guide, images, **svi.static_kwargs))
+    svi = SVI(
+        architecture.model,
+        architecture.guide,
+        numpyro.optim.Adam(1e-3),
+        Trace_ELBO(),
+        N=len(images),
+    )
+    loss = jax.jit(
+        lambda key: svi.loss.loss(key, params, svi.model, svi.guide, images, **svi.static_kwargs)
+    )
     return statistics.mean(float(loss(jax.random.key(i))) for i in range(draws)) / len(images)
 
 
-def private_fit(architecture: Architecture, images: np.ndarray, steps: int, seeds: range, settings: Settings) -> Any:
+def private_fit(
+    architecture: Architecture, images: np.ndarray, steps: int, seeds: range, settings: Settings
+) -> Any:
     """Last parameters of each seed; epsilon and delta."""
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(settings.batch_size / len(images)),
@@ -121,7 +151,10 @@ def private_fit(architecture: Architecture, images: np.ndarray, steps: int, seed
     )
     optim = numpyro.optim.Adam(settings.learning_rate)
     dpsvi = dp.DPSVI(architecture.model, architecture.guide, optim, plan=plan, N=len(images))
-    results = [dpsvi.run(dp.random.key(seed), images, progress_bar=False, delta=1 / len(images)) for seed in seeds]
+    results = [
+        dpsvi.run(dp.random.key(seed), images, progress_bar=False, delta=1 / len(images))
+        for seed in seeds
+    ]
     return [result.last_params for result in results], results[0].statement
 
 
@@ -143,14 +176,19 @@ def plain_fit(
         epochs = math.ceil(steps * settings.batch_size / len(images))
         order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
         batches = order[: steps * settings.batch_size].reshape(steps, settings.batch_size)
-        fitted.append(svi.get_params(fit(jax.random.key(seed), jnp.asarray(images), jnp.asarray(batches))))
+        fitted.append(
+            svi.get_params(fit(jax.random.key(seed), jnp.asarray(images), jnp.asarray(batches)))
+        )
     return fitted
 
 
 def losses(settings: Settings) -> Rows:
     """Held-out loss of both sides on MNIST."""
     training, _, held_out, _ = mnist(None)
-    training, held_out = black_and_white(training[: settings.num_images], 0), black_and_white(held_out, 1)
+    training, held_out = (
+        black_and_white(training[: settings.num_images], 0),
+        black_and_white(held_out, 1),
+    )
     rows = []
     for steps, count in settings.fits:
         rows += losses_after("MNIST", dense(), training, held_out, steps, count, settings)
@@ -173,7 +211,9 @@ def losses_after(
     plain = plain_fit(architecture, training, steps, seeds, settings)
     for side, fitted in ((PRIVATE, private), (PLAIN, plain)):
         reached = [held_out_loss(architecture, params, held_out) for params in fitted]
-        row = _row(f"{name}, {steps:,} steps on {len(training):,}", side, architecture.num_parameters)
+        row = _row(
+            f"{name}, {steps:,} steps on {len(training):,}", side, architecture.num_parameters
+        )
         row["loss"] = statistics.mean(reached)
         row["stdev"] = statistics.stdev(reached) if len(reached) > 1 else None
         row["paper_loss"] = PAPER[name, side][1]
@@ -195,8 +235,18 @@ def draw(rows: Rows) -> Any:
     timed = [row for row in rows if row["ratio"] is not None]
     places = np.arange(len(timed))
     spread = np.array([[row["ratio"] - row["low"], row["high"] - row["ratio"]] for row in timed]).T
-    left.bar(places - 0.2, [row["ratio"] for row in timed], 0.4, yerr=spread, capsize=3, label="here", color="#444444")
-    left.bar(places + 0.2, [row["paper_ratio"] for row in timed], 0.4, label="d3p, V100", color="#cccccc")
+    left.bar(
+        places - 0.2,
+        [row["ratio"] for row in timed],
+        0.4,
+        yerr=spread,
+        capsize=3,
+        label="here",
+        color="#444444",
+    )
+    left.bar(
+        places + 0.2, [row["paper_ratio"] for row in timed], 0.4, label="d3p, V100", color="#cccccc"
+    )
     left.axhline(1, color="#000000", linestyle=":", linewidth=0.8)
     left.set_xticks(places, [row["what"].split(",")[0] for row in timed])
     left.set(ylabel="time private / not private")
@@ -204,8 +254,15 @@ def draw(rows: Rows) -> Any:
     for side, style in zip((PRIVATE, PLAIN), STYLES, strict=False):
         line = [row for row in fits if row["side"] == side]
         name = "private" if side == PRIVATE else "not private"
-        right.plot([row["what"] for row in line], [row["loss"] for row in line], label=name, **style)
-        right.axhline(line[0]["paper_loss"], color=style["color"], linestyle=(0, (1, 2)), label=f"{name}, paper")
+        right.plot(
+            [row["what"] for row in line], [row["loss"] for row in line], label=name, **style
+        )
+        right.axhline(
+            line[0]["paper_loss"],
+            color=style["color"],
+            linestyle=(0, (1, 2)),
+            label=f"{name}, paper",
+        )
     right.set(ylabel="−ELBO of a held-out image, nats")
     for axes in (left, right):
         axes.legend(fontsize=7)

@@ -3,8 +3,9 @@
     DISCREET_DATA=/path/to/files python examples/paper/vae_images.py    # hours on processors
     DISCREET_DATA=/path/to/files python examples/paper/vae_images.py --quick
 
-Networks, settings and what the paper leaves open are those of vae.py; 20 epochs, as there. The files are those that the tables
-are published as; a table whose files are not in $DISCREET_DATA is left out:
+Networks, settings and what the paper leaves open are those of vae.py; 20 epochs, as there. The
+files are those that the tables are published as; a table whose files are not in $DISCREET_DATA is
+left out:
 
     train-images-idx3-ubyte.gz, t10k-images-idx3-ubyte.gz                               MNIST
     fashion-mnist/train-images-idx3-ubyte.gz, fashion-mnist/t10k-images-idx3-ubyte.gz   Fashion-MNIST
@@ -26,7 +27,9 @@ from vae import PLAIN, PRIVATE, black_and_white, losses_after
 
 from benchmarks._networks import Architecture, convolutional, dense
 
-TABLES: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], Callable[[], Architecture]]] = {
+TABLES: dict[
+    str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], Callable[[], Architecture]]
+] = {
     "MNIST": (whole_mnist, dense),
     "Fashion-MNIST": (fashion_mnist, dense),
     "CIFAR-10": (cifar_10, convolutional),
@@ -81,7 +84,9 @@ def draw(rows: Rows) -> Any:
     places = np.arange(len(rows))
     axes.bar(places - 0.2, [row["loss"] for row in rows], 0.4, label="here", color="#444444")
     axes.bar(places + 0.2, [row["paper_loss"] for row in rows], 0.4, label="d3p", color="#cccccc")
-    axes.set_xticks(places, [f"{row['what'].split(',')[0]}\n{row['side']}" for row in rows], fontsize=6)
+    axes.set_xticks(
+        places, [f"{row['what'].split(',')[0]}\n{row['side']}" for row in rows], fontsize=6
+    )
     axes.set(ylabel="−ELBO of a held-out image, nats")
     axes.legend()
     return figure

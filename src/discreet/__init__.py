@@ -1,8 +1,9 @@
 """Differentially private probabilistic programming on JAX and NumPyro.
 
-The names in `_HOME`, which most programs need, are found here; everything else in a module, as `dp.models.MixtureOfProducts`.
-A module lies in one of four storeys, and is imported from there: `from discreet.tabular.models import MixtureOfProducts`.
-Names and modules are loaded when they are first used (PEP 562), so `import discreet` alone imports neither JAX nor SciPy.
+The names in `_HOME`, which most programs need, are found here; everything else in a module, as
+`dp.models.MixtureOfProducts`. A module lies in one of four storeys, and is imported from there:
+`from discreet.tabular.models import MixtureOfProducts`. Names and modules are loaded when they are
+first used (PEP 562), so `import discreet` alone imports neither JAX nor SciPy.
 
 >>> import discreet as dp
 >>> plan = dp.PrivacyPlan.calibrate(
@@ -94,7 +95,11 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     )
     from discreet.privacy.accounting import Relation as Relation
     from discreet.privacy.clipping import AdaptiveClipping as AdaptiveClipping
-    from discreet.privacy.ledger import Ledger as Ledger, LedgerError as LedgerError, SpentError as SpentError
+    from discreet.privacy.ledger import (
+        Ledger as Ledger,
+        LedgerError as LedgerError,
+        SpentError as SpentError,
+    )
     from discreet.privacy.mechanisms import (
         clip_records as clip_records,
         exponential_mechanism as exponential_mechanism,

@@ -1,8 +1,9 @@
 """dp_accounting's events and relations, imported without its accountants.
 
-Its package imports them, and with them SciPy's statistics, signal processing and optimization, which takes as long as importing
-JAX. So the two modules that are needed are imported as those of a package that was not executed. Whoever imports dp_accounting
-later executes it and finds these two modules, so that an event has one class.
+Its package imports them, and with them SciPy's statistics, signal processing and optimization,
+which takes as long as importing JAX. So the two modules that are needed are imported as those of a
+package that was not executed. Whoever imports dp_accounting later executes it and finds these two
+modules, so that an event has one class.
 """
 
 import sys

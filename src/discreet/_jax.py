@@ -1,11 +1,12 @@
 """All uses of JAX's internals, and of interfaces that differ between its releases.
 
-JAX promises stability for `jax.*` only. Everything else that discreet needs is imported here, so that a new JAX release can
-break this file only. A comment gives the origin and purpose of each name.
+JAX promises stability for `jax.*` only. Everything else that discreet needs is imported here, so
+that a new JAX release can break this file only. A comment gives the origin and purpose of each
+name.
 
-Proofs and gradient engines read jaxprs, which differ between releases: in JAX 0.11 the parameters of `scan` have other names,
-and keys are unpacked by another primitive. So discreet declares the tested releases (`TRIED_FROM`, `UNTRIED_FROM`), and proves
-nothing on any other (`untried_jax`).
+Proofs and gradient engines read jaxprs, which differ between releases: in JAX 0.11 the parameters
+of `scan` have other names, and keys are unpacked by another primitive. So discreet declares the
+tested releases (`TRIED_FROM`, `UNTRIED_FROM`), and proves nothing on any other (`untried_jax`).
 """
 
 import hashlib
@@ -53,13 +54,14 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 TRIED_FROM = "0.10.2"
 UNTRIED_FROM = "0.12.0.2"
-"""The first tested release of JAX, and the first untested one after it, as in pyproject.toml; there is no proof on any other.
-To add a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
+"""The first tested release of JAX, and the first untested one after it, as in pyproject.toml; there
+is no proof on any other. To add a newer one, run the tests on it (`make test-newest`) and raise the
+bound in both places."""
 
 reset_compilation_cache = compilation_cache.reset_cache
 untraced = jax_core.trace_state_clean
-"""True outside of all functions that `jit`, `vmap`, `grad`, `scan` or another transformation of JAX traces. The public interface
-shows whether a value is traced, not whether code is."""
+"""True outside of all functions that `jit`, `vmap`, `grad`, `scan` or another transformation of JAX
+traces. The public interface shows whether a value is traced, not whether code is."""
 double = partial(jax.enable_x64, True)
 """`with double():` permits float64; its arrays keep that type outside, where JAX's own functions return float32 for them."""
 
@@ -67,9 +69,10 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # The equations around the current nested program, the outermost first.
 _around: ContextVar[tuple[JaxprEqn, ...]] = ContextVar("around", default=())
-# `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
-# `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
-# `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
+# `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping
+# engine tells apart. `define_prng_impl` (jax.extend.random): makes a key type out of our own split,
+# fold_in and bits. JAX calls its `jax.extend` modules "semi-public": kept, but outside the
+# deprecation policy.
 
 
 def untried_jax() -> str:
@@ -77,7 +80,11 @@ def untried_jax() -> str:
 
     Development versions, such as "0.12.0.dev20260101", count as untested.
     """
-    if release_numbers(TRIED_FROM) <= release_numbers(jax.__version__) < release_numbers(UNTRIED_FROM):
+    if (
+        release_numbers(TRIED_FROM)
+        <= release_numbers(jax.__version__)
+        < release_numbers(UNTRIED_FROM)
+    ):
         return ""
     return (
         f"discreet was tested on JAX {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is JAX {jax.__version__}, "
@@ -98,7 +105,9 @@ def refuse_traced(what: str) -> None:
         TypeError: JAX traces the caller.
     """
     if not untraced():
-        raise TypeError(f"{what} works outside of JAX's transformations; call it without jit, vmap or scan.")
+        raise TypeError(
+            f"{what} works outside of JAX's transformations; call it without jit, vmap or scan."
+        )
 
 
 _forked = False
@@ -127,8 +136,8 @@ def refuse_forked() -> None:
 class Scan(NamedTuple):
     """The parts of a `scan` equation, for every supported release of JAX.
 
-    Operands are the constants, the carry and the scanned arrays; the body takes them in this order, and returns the carry and
-    the results of the iteration.
+    Operands are the constants, the carry and the scanned arrays; the body takes them in this order,
+    and returns the carry and the results of the iteration.
     """
 
     body: ClosedJaxpr  # the program of one iteration
@@ -141,7 +150,11 @@ class Scan(NamedTuple):
     def apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Split the operands of the equation, or the inputs of its body: constants, carry, and scanned arrays."""
         first = self.num_consts + self.num_carry
-        return list(operands[: self.num_consts]), list(operands[self.num_consts : first]), list(operands[first:])
+        return (
+            list(operands[: self.num_consts]),
+            list(operands[self.num_consts : first]),
+            list(operands[first:]),
+        )
 
 
 def scan_of(equation: JaxprEqn) -> Scan:
@@ -155,7 +168,14 @@ def scan_of(equation: JaxprEqn) -> Scan:
     else:
         num_consts = params["num_consts"]
         num_carry = params["num_carry"]
-    return Scan(params["jaxpr"], num_consts, num_carry, params["length"], params["reverse"], params["unroll"])
+    return Scan(
+        params["jaxpr"],
+        num_consts,
+        num_carry,
+        params["length"],
+        params["reverse"],
+        params["unroll"],
+    )
 
 
 def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
@@ -227,8 +247,8 @@ def part_of_program(program: ClosedJaxpr, outputs: Sequence[int]) -> tuple[Close
 def program_text(function: Callable[..., Any], *args: Any) -> str:
     """A function's program as text: its jaxpr without dead code and without unused inputs, and its constants.
 
-    Two calls give the same text if the same operations with the same constants lead to the outputs; shapes of inputs that
-    the outputs do not depend on do not show.
+    Two calls give the same text if the same operations with the same constants lead to the outputs;
+    shapes of inputs that the outputs do not depend on do not show.
     """
     closed = jax.make_jaxpr(function)(*args)
     jaxpr, used = dce_jaxpr(open_program(closed.jaxpr), [True] * len(closed.jaxpr.outvars))
@@ -241,8 +261,8 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
 def program_digest(closed: ClosedJaxpr) -> str:
     """SHA-256 of a program's jaxpr without dead code, with all shapes, and of its constants.
 
-    Equal digests mean equal programs. Functions that JAX prints with their address, such as callbacks, differ unless their
-    addresses are equal.
+    Equal digests mean equal programs. Functions that JAX prints with their address, such as
+    callbacks, differ unless their addresses are equal.
     """
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     digest = hashlib.sha256(jaxpr.pretty_print(use_color=False).encode())
@@ -261,7 +281,8 @@ def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
 def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
     """The programs within an equation, with the constants that they hold.
 
-    In JAX open and closed jaxprs are two types up to 0.10, and one from 0.11 on: here all are closed.
+    In JAX open and closed jaxprs are two types up to 0.10, and one from 0.11 on: here all are
+    closed.
     """
     found: list[ClosedJaxpr] = []
     parameters = tuple(equation.params.values())
@@ -306,8 +327,8 @@ def open_program(program: Jaxpr) -> Jaxpr:
     return program.replace(constvars=[], invars=[*program.constvars, *program.invars])
 
 
-# JAX 0.11 represents `jnp.searchsorted` and a few others as one equation around an object that contains its program. Anyone may
-# write such a class; these are JAX's, and hold no arrays.
+# JAX 0.11 represents `jnp.searchsorted` and a few others as one equation around an object that
+# contains its program. Anyone may write such a class; these are JAX's, and hold no arrays.
 _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
@@ -316,7 +337,14 @@ _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p"
 def hi_primitives() -> tuple[Primitive, ...]:
     """The primitive of such equations, in releases whose own functions use it."""
     program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
-    return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
+    return tuple(
+        {
+            e.primitive
+            for x in programs_in(program)
+            for e in x.jaxpr.eqns
+            if e.primitive is _HI_PRIMITIVE
+        }
+    )
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
@@ -336,7 +364,9 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
     """
     primitive = equation.primitive
     with equation.ctx.manager:
-        outputs = primitive.bind(*operands, **{**primitive.get_bind_params(equation.params), **changed})
+        outputs = primitive.bind(
+            *operands, **{**primitive.get_bind_params(equation.params), **changed}
+        )
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
@@ -357,37 +387,48 @@ def inside(equation: JaxprEqn) -> Iterator[None]:
 @lru_cache(maxsize=4096)
 def users_file(name: str) -> bool:
     """True unless a file is discreet's, Python's or an installed package's."""
-    return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
+    return "site-packages" not in name and not name.startswith(
+        (_PACKAGE, _STANDARD_LIBRARY, "<frozen ")
+    )
 
 
 def place_of(error: BaseException) -> str:
     """The place of an error in the user's program: " (file:line, in function: source)"."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
+    return (
+        f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})"
+        if frames
+        else ""
+    )
 
 
 @lru_cache(maxsize=4096)
 def _lines_of(frames: Any) -> tuple[str, ...]:
     """The lines of an equation's call stack, "file:line (function)", the outermost last.
 
-    A nested program lists only its own functions; `source_line` adds the rest. Kept: a program is proved once for each size of
-    its noise.
+    A nested program lists only its own functions; `source_line` adds the rest. Kept: a program is
+    proved once for each size of its noise.
     """
     # `summarize` reads nothing of a source but the stack, by which JAX's own object is not hashed.
     source: Any = SimpleNamespace(traceback=frames)
     lines = source_info_util.summarize(source, num_frames=64).splitlines()
-    return tuple(re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines))
+    return tuple(
+        re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "")
+        for line in reversed(lines)
+    )
 
 
 def source_line(equation: JaxprEqn) -> str:
     """The source of an equation in the user's code: "file:line (function)", or "..., called at file:line (function)".
 
-    The first place is the innermost in a user's file, the second that in the program's own function. Without a user's file,
-    any file except discreet's is used.
+    The first place is the innermost in a user's file, the second that in the program's own
+    function. Without a user's file, any file except discreet's is used.
     """
     calls = (equation, *(x for x in reversed(_around.get()) if x is not equation))
     stack = [line for x in calls for line in _lines_of(x.source_info.traceback)]
-    lines = list(filter(users_file, stack)) or [line for line in stack if not line.startswith(_PACKAGE)]
+    lines = list(filter(users_file, stack)) or [
+        line for line in stack if not line.startswith(_PACKAGE)
+    ]
     if not lines:
         return ""
     same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
@@ -398,7 +439,8 @@ def source_line(equation: JaxprEqn) -> str:
 sharding_constraint_p: Primitive = vars(sys.modules["jax._src.pjit"])["sharding_constraint_p"]
 reshard_p: Primitive = vars(sys.modules["jax._src.pjit"])["reshard_p"]
 _NamedAxisEffect: type = vars(sys.modules["jax._src.core"])["NamedAxisEffect"]
-# The primitives of `jax.shard_map`, and within it of `jax.lax.psum` and of the cast of replicated values.
+# The primitives of `jax.shard_map`, and within it of `jax.lax.psum` and of the cast of replicated
+# values.
 shard_map_p: Primitive = vars(sys.modules["jax._src.shard_map"])["shard_map_p"]
 psum_invariant_p: Primitive = vars(sys.modules["jax._src.lax.parallel"])["psum_invariant_p"]
 pvary_p: Primitive = vars(sys.modules["jax._src.core"])["pvary_p"]
@@ -420,7 +462,11 @@ def sharding_of(equation: JaxprEqn) -> tuple[ClosedJaxpr, frozenset[str], int, C
     sizes = dict(params["mesh"].shape)
 
     def cut(spec: Any) -> int | None:
-        named = [(i, names if isinstance(names, tuple) else (names,)) for i, names in enumerate(spec) if names]
+        named = [
+            (i, names if isinstance(names, tuple) else (names,))
+            for i, names in enumerate(spec)
+            if names
+        ]
         if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
             return -1
         if not named:
@@ -437,7 +483,11 @@ def devices_named(equation: JaxprEqn) -> frozenset[str] | None:
     """The axes of a `psum` or `axis_index`; None if it covers only some of their devices."""
     params: Any = equation.params
     names = params.get("axes", params.get("axis_name", ()))
-    return None if params.get("axis_index_groups") else frozenset(names if isinstance(names, tuple) else (names,))
+    return (
+        None
+        if params.get("axis_index_groups")
+        else frozenset(names if isinstance(names, tuple) else (names,))
+    )
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
@@ -459,22 +509,27 @@ _two_way: set[Primitive] = set()
 def jax_primitives() -> frozenset[Primitive]:
     """The primitives of JAX's own modules, more than `jax.extend` exports, and discreet's own."""
     modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
-    return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive)) | _two_way
+    return (
+        frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive))
+        | _two_way
+    )
 
 
 def types_of(tree: Any) -> Any:
     """Shapes and dtypes of a tree, without the mesh of its arrays, which differs inside `shard_map`."""
     kinds = jax.tree.map(jax.typeof, tree)
     return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)), kinds
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)),
+        kinds,
     )
 
 
 def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[JaxprEqn]]:
     """A program in which a lookup outside of an array gives `value` (rounded, of integers), and its equations that look up.
 
-    These are the lookups for which JAX promises nothing (`x[i]`, which takes the nearest element) or NaN (`jnp.take`). One that
-    says what it does there, such as `x.at[i].get(mode="clip")`, is left as it is.
+    These are the lookups for which JAX promises nothing (`x[i]`, which takes the nearest element)
+    or NaN (`jnp.take`). One that says what it does there, such as `x.at[i].get(mode="clip")`, is
+    left as it is.
     """
     found: list[JaxprEqn] = []
 
@@ -497,10 +552,18 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
             if (fills or options["mode"] is modes.PROMISE_IN_BOUNDS) and kind in "fiu":
                 found.append(equation)
                 number = value if kind == "f" else round(value)
-                return equation.replace(params={**options, "mode": modes.FILL_OR_DROP, "fill_value": number})
-        params = jax.tree.map(changed, options, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr))
-        of_users = [any(map(users_file, _lines_of(x.source_info.traceback))) for x in found[before:]]
-        found[before:] = [x if of_user else equation for x, of_user in zip(found[before:], of_users, strict=True)]
+                return equation.replace(
+                    params={**options, "mode": modes.FILL_OR_DROP, "fill_value": number}
+                )
+        params = jax.tree.map(
+            changed, options, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+        )
+        of_users = [
+            any(map(users_file, _lines_of(x.source_info.traceback))) for x in found[before:]
+        ]
+        found[before:] = [
+            x if of_user else equation for x, of_user in zip(found[before:], of_users, strict=True)
+        ]
         return equation.replace(params=params) if found[before:] else equation
 
     return changed(closed), found
@@ -513,24 +576,31 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def two_way_primitive(
-    name: str, function: Callable[..., Any], length: Callable[..., int], cpu_target: Callable[..., str | None]
+    name: str,
+    function: Callable[..., Any],
+    length: Callable[..., int],
+    cpu_target: Callable[..., str | None],
 ) -> Callable[..., Any]:
     """Make a JAX primitive of one integer array, computed by XLA, or on CPUs by an optional foreign function.
 
-    It maps arrays of shape (*batch, n) to (*batch, m) of the same dtype and is batched by a leading axis, so that
-    `function` sees all that there is to compute at once. It has no derivative: integers have none.
+    It maps arrays of shape (*batch, n) to (*batch, m) of the same dtype and is batched by a leading
+    axis, so that `function` sees all that there is to compute at once. It has no derivative:
+    integers have none.
 
     Args:
         name: Name of the primitive.
         function: Function from (array, **parameters) to array, for every platform and batch.
         length: Function from (**parameters) to m.
-        cpu_target: Function from (batch, **parameters) to the name of the registered target that computes the same, or None.
+        cpu_target: Function from (batch, **parameters) to the name of the registered target that
+            computes the same, or None.
     """
     primitive = Primitive(name)
     _two_way.add(primitive)
 
     def abstract(x, **parameters):
-        return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps other attributes of x (shard_map)
+        return x.update(
+            shape=(*x.shape[:-1], length(**parameters))
+        )  # keeps other attributes of x (shard_map)
 
     @lru_cache(maxsize=64)  # a new program for each call would be compiled each time
     def compiled(**parameters):
@@ -551,7 +621,8 @@ def two_way_primitive(
     lower = mlir.lower_fun(function, multiple_results=False)
 
     def portable(context, x, **parameters):
-        # Within shard_map every shard does its own work: `function` does not depend on how its argument varies.
+        # Within shard_map every shard does its own work: `function` does not depend on how its
+        # argument varies.
         plain = [ShapedArray(a.shape, a.dtype) for a in context.avals_in]
         return lower(context.replace(avals_in=plain), x, **parameters)
 
@@ -582,12 +653,14 @@ def marker(
 
     Args:
         name: Name in printed jaxprs; it identifies nothing.
-        function: Function from (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
-        refuse: The reason why it is undefined under `vmap` and `grad`, and the remedy; None: there it is replaced by its
-            function.
-        shapes: A function with outputs of the same types, for a primitive that can be traced but not run.
-        keyed: True if the first operand is a key, and the parameter `mapped` says that `vmap` and `grad` are not refused; `vmap`
-            must then map the key with the other operands.
+        function: Function from (*arrays, **parameters) to a list of arrays, for every platform;
+            parameters are hashable.
+        refuse: The reason why it is undefined under `vmap` and `grad`, and the remedy; None: there
+            it is replaced by its function.
+        shapes: A function with outputs of the same types, for a primitive that can be traced but
+            not run.
+        keyed: True if the first operand is a key, and the parameter `mapped` says that `vmap` and
+            `grad` are not refused; `vmap` must then map the key with the other operands.
     """
     primitive = Primitive(name)
     typed = shapes or function
@@ -600,7 +673,9 @@ def marker(
     def abstract(*avals, **parameters):
         # Only the types, since other attributes (shard_map's axes) would stop the trace.
         outputs = jax.eval_shape(lambda *x: typed(*x, **parameters), *avals)
-        return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
+        return [
+            ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs
+        ]
 
     def check(transformation, parameters):
         if refuse is not None and not parameters.get("mapped", False):
@@ -619,7 +694,9 @@ def marker(
     def differentiate(primals, tangents, **parameters):
         check("grad", parameters)
         return jax.jvp(
-            lambda *x: function(*x, **parameters), tuple(primals), tuple(map(ad.instantiate_zeros, tangents))
+            lambda *x: function(*x, **parameters),
+            tuple(primals),
+            tuple(map(ad.instantiate_zeros, tangents)),
         )
 
     primitive.def_impl(run)
@@ -633,7 +710,8 @@ def marker(
 def _own_key(name: str) -> Primitive:
     """Make a primitive that returns its first operand, a key, and refuses every `vmap` that maps other operands but not the key.
 
-    A marker's batching rule replaces the marker by its function, so it cannot check the maps around the first one; this can.
+    A marker's batching rule replaces the marker by its function, so it cannot check the maps around
+    the first one; this can.
     """
     primitive = Primitive(f"own_key_of_{name}")
 
@@ -653,13 +731,16 @@ def _own_key(name: str) -> Primitive:
 
 
 @lru_cache(maxsize=256)
-def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+def _jitted(
+    function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...]
+) -> Callable[..., Any]:
     return jax.jit(partial(function, **dict(parameters)))
 
 
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if jaxlib.version.__version__ == "0.10.2":
-    # The older code for fusions, which compiles faster. Other releases of jaxlib may refuse the option.
+    # The older code for fusions, which compiles faster. Other releases of jaxlib may refuse the
+    # option.
     _QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
@@ -679,8 +760,8 @@ class Memo(dict[_Key, _Value]):
 
 
 run_once = partial(jax.jit, compiler_options=_QUICKLY)
-"""`jax.jit` for a small program that is called a few times: compiled in half the time, without optimisations. Not for use within
-another `jit`, where JAX refuses compiler options."""
+"""`jax.jit` for a small program that is called a few times: compiled in half the time, without
+optimisations. Not for use within another `jit`, where JAX refuses compiler options."""
 
 
 def run_kept(function: Callable[..., Any], *args: Any) -> Any:
@@ -698,46 +779,64 @@ _KEPT = Memo[str, Callable[..., list[Any]]]()
 def compiled(lowered: Any, *, repeats: bool = False, quickly: bool = False) -> Any:
     """Compile like `lowered.compile()`, and avoid a bug of XLA for CPU (jaxlib 0.10.2 to 0.12) that reads unwritten memory.
 
-    With `repeats` the program gives the same bits each time, as on a CPU. Otherwise, on a GPU, scattered values are added in
-    the order of threads, and products use the algorithm that was fastest at compile time. With `quickly` it is compiled as by
-    `run_once`, on a CPU.
+    With `repeats` the program gives the same bits each time, as on a CPU. Otherwise, on a GPU,
+    scattered values are added in the order of threads, and products use the algorithm that was
+    fastest at compile time. With `quickly` it is compiled as by `run_once`, on a CPU.
 
-    XLA for CPU passes fusions to YNNPACK. In a fusion with a matrix product one of whose factors is broadcast there, as in
-    `(x @ jnp.ones((d, k))).sum()`, the factor is not always computed, and the product uses whatever other rows left in memory.
-    A program with such a fusion is compiled again, with each product in a separate fusion.
+    XLA for CPU passes fusions to YNNPACK. In a fusion with a matrix product one of whose factors is
+    broadcast there, as in `(x @ jnp.ones((d, k))).sum()`, the factor is not always computed, and
+    the product uses whatever other rows left in memory. A program with such a fusion is compiled
+    again, with each product in a separate fusion.
     """
     if jax.default_backend() != "cpu":
         gpu = jax.default_backend() == "gpu"
-        return lowered.compile(compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None)
+        return lowered.compile(
+            compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None
+        )
     options = _QUICKLY if quickly else {}
     program = lowered.compile(compiler_options=options)
     executable = program.runtime_executable()
     if executable not in _APART:
-        apart = options | {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-        _APART[executable] = lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
+        apart = options | {
+            "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+        }
+        _APART[executable] = (
+            lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
+        )
     return _APART[executable] or program
 
 
 def rounds_like() -> str:
     """All that lets one program give other numbers: kind of device, XLA's flags, JAX's options; of a CPU its instructions, too.
 
-    With another `jax_threefry_partitionable` the same keys draw other numbers, and no jaxpr shows it. Flags that only say how
-    many devices a CPU is, or where to write programs, are left out.
+    With another `jax_threefry_partitionable` the same keys draw other numbers, and no jaxpr shows
+    it. Flags that only say how many devices a CPU is, or where to write programs, are left out.
     """
-    flags = re.findall(r"--(?!xla_force_host_platform_device_count|xla_dump)\S+", os.environ.get("XLA_FLAGS", ""))
+    flags = re.findall(
+        r"--(?!xla_force_host_platform_device_count|xla_dump)\S+", os.environ.get("XLA_FLAGS", "")
+    )
     named = re.compile("threefry|precision|optimiz|effort|fitting|remat_pass")
     # Options that hold within a `with` are attributes, the others stand among the values alone.
     options = [
-        f"{x}={getattr(jax.config, x, value)}" for x, value in sorted(jax.config.values.items()) if named.search(x)
+        f"{x}={getattr(jax.config, x, value)}"
+        for x, value in sorted(jax.config.values.items())
+        if named.search(x)
     ]
     kind = " ".join([jax.devices()[0].device_kind, *sorted(flags), *options])
     cpu = Path("/proc/cpuinfo")
     if jax.default_backend() != "cpu" or not cpu.is_file():
         return f"{kind} {platform.machine()}"
-    facts = dict(re.findall(r"^(.*?)\s*: (.*)$", cpu.read_text(encoding="utf-8").split("\n\n")[0], re.MULTILINE))
+    facts = dict(
+        re.findall(
+            r"^(.*?)\s*: (.*)$", cpu.read_text(encoding="utf-8").split("\n\n")[0], re.MULTILINE
+        )
+    )
     instructions = facts.get("flags", facts.get("Features", "")).split()
     vectors = sorted(x for x in instructions if re.match(r"sse|avx|fma|amx|asimd|sve|bf16", x))
-    named = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
+    named = [
+        facts.get(name, "")
+        for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")
+    ]
     return " ".join([kind, platform.machine(), *named, *vectors])
 
 
@@ -749,7 +848,11 @@ _INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MUL
 def reads_unwritten(program: str) -> bool:
     """True if a compiled program's text has a fusion with a matrix product of a factor broadcast in the fusion."""
     groups = set(re.findall(r"calls=(%[^ ,]+).*__ynn_fusion", program))
-    return any(_multiplies_spread(x[0]) for x in _COMPUTATION.finditer(program) if groups and x[1] in groups)
+    return any(
+        _multiplies_spread(x[0])
+        for x in _COMPUTATION.finditer(program)
+        if groups and x[1] in groups
+    )
 
 
 def _multiplies_spread(computation: str) -> bool:
@@ -762,7 +865,8 @@ def _multiplies_spread(computation: str) -> bool:
     return False
 
 
-# Releases of jaxlib in which `one_kernel` was tested: with others it has no effect, and code is only slower.
+# Releases of jaxlib in which `one_kernel` was tested: with others it has no effect, and code is
+# only slower.
 _ONE_KERNEL_TRIED_IN = frozenset({"0.10.2", "0.12.0.1"})
 
 
@@ -775,11 +879,13 @@ def can_make_one_kernel() -> bool:
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function on the CPU into one kernel; for a loop of many small operations.
 
-    XLA for CPU compiles each operation or fusion to a separate kernel and spends about 50 ns on each call, in every iteration
-    of a loop. A call with this attribute becomes one kernel, loops included; XLA sets it on loops of less than 1 kB.
+    XLA for CPU compiles each operation or fusion to a separate kernel and spends about 50 ns on
+    each call, in every iteration of a loop. A call with this attribute becomes one kernel, loops
+    included; XLA sets it on loops of less than 1 kB.
 
-    Only for functions written for it: arrays as arguments, all of them used; no scatter, sort, matrix product, custom
-    call or callback. XLA checks none of this: an argument that its simplifications leave unused ends the process.
+    Only for functions written for it: arrays as arguments, all of them used; no scatter, sort,
+    matrix product, custom call or callback. XLA checks none of this: an argument that its
+    simplifications leave unused ends the process.
     """
 
     def marked(*args: Any) -> Any:
@@ -809,8 +915,8 @@ _FAILED = "discreet/failed"
 def tell_processes(why: str) -> bool:
     """Notify other processes that this one ends, and why; send nothing if `why` is empty.
 
-    Process 0, which runs the coordination service, then waits for the others: without the service JAX aborts them. Returns
-    True if there are several processes.
+    Process 0, which runs the coordination service, then waits for the others: without the service
+    JAX aborts them. Returns True if there are several processes.
     """
     state = jax_distributed.global_state
     if state.client is None or state.num_processes == 1:
@@ -819,7 +925,10 @@ def tell_processes(why: str) -> bool:
         if why:
             state.client.key_value_set(f"{_FAILED}/{state.process_id}", why)
         until = time.monotonic() + 3.0 * (bool(why) and state.process_id == 0)
-        while time.monotonic() < until and len(state.client.key_value_dir_get(_FAILED)) < state.num_processes:
+        while (
+            time.monotonic() < until
+            and len(state.client.key_value_dir_get(_FAILED)) < state.num_processes
+        ):
             time.sleep(0.05)
     return True
 
@@ -836,8 +945,8 @@ def told_by_processes() -> str:
 def await_processes() -> None:
     """Wait, for five minutes at most, until all processes of `jax.distributed` reach this call.
 
-    It uses the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo times out
-    if one reaches the first collective 30 seconds after another.
+    It uses the coordination service of `jax._src.distributed`, which needs no connection between
+    the processes: gloo times out if one reaches the first collective 30 seconds after another.
     """
     client = jax_distributed.global_state.client
     assert client is not None
@@ -847,10 +956,11 @@ def await_processes() -> None:
 def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
     """Refuse to release anything from several processes.
 
-    Under `jax.distributed` every process runs the same program, each with its own key. JAX does not check that these agree,
-    so each process would release the same records with other noise, and state the cost of one release.
-    Arrays that lie partly in another process are refused, too; tracers and NumPy arrays belong to this one. So is a process
-    that cannot compute (`refuse_forked`).
+    Under `jax.distributed` every process runs the same program, each with its own key. JAX does not
+    check that these agree, so each process would release the same records with other noise, and
+    state the cost of one release. Arrays that lie partly in another process are refused, too;
+    tracers and NumPy arrays belong to this one. So is a process that cannot compute
+    (`refuse_forked`).
     """
     refuse_forked()
     if _one_curator.get():
@@ -873,8 +983,9 @@ _R = TypeVar("_R")
 def _own_settings() -> Iterator[None]:
     """Outside of the mesh of `jax.set_mesh`, as programs of discreet set all shardings themselves, and by JAX's usual rules.
 
-    What finds faults in a user's program finds none here, and an error after the debit would lose the budget: programs of NumPyro
-    mix types and ranks, results are moved to the host, and a loss that was not released is NaN.
+    What finds faults in a user's program finds none here, and an error after the debit would lose
+    the budget: programs of NumPyro mix types and ranks, results are moved to the host, and a loss
+    that was not released is NaN.
     """
     with (
         jax.numpy_dtype_promotion("standard"),

@@ -1,9 +1,10 @@
 """All uses of NumPyro's private names, and of those that its documentation does not list.
 
-NumPyro promises stability for what it documents. What discreet needs beyond that is imported here, so that a new release can
-break this file only. A comment gives the purpose of each name. discreet declares the tested releases (`TRIED_FROM`,
-`UNTRIED_FROM`). On any other it warns: proofs read the program that JAX runs, whatever NumPyro made of the model, but the
-parts of a model may be found otherwise than they were here.
+NumPyro promises stability for what it documents. What discreet needs beyond that is imported here,
+so that a new release can break this file only. A comment gives the purpose of each name. discreet
+declares the tested releases (`TRIED_FROM`, `UNTRIED_FROM`). On any other it warns: proofs read the
+program that JAX runs, whatever NumPyro made of the model, but the parts of a model may be found
+otherwise than they were here.
 """
 
 import threading
@@ -15,11 +16,19 @@ from typing import Any
 import numpyro
 from jax.core import Tracer
 from numpyro import handlers
-from numpyro.contrib.control_flow.scan import scan_wrapper as scan_wrapper  # the function of a `scan` message
-from numpyro.distributions import distribution as numpyro_distribution  # its warning of values outside of a support
-from numpyro.distributions.util import scale_and_mask as scale_and_mask  # as NumPyro's ELBO scales a site's density
+from numpyro.contrib.control_flow.scan import (
+    scan_wrapper as scan_wrapper,
+)  # the function of a `scan` message
+from numpyro.distributions import (
+    distribution as numpyro_distribution,
+)  # its warning of values outside of a support
+from numpyro.distributions.util import (
+    scale_and_mask as scale_and_mask,
+)  # as NumPyro's ELBO scales a site's density
 from numpyro.infer import util as numpyro_util
-from numpyro.infer.util import helpful_support_errors as helpful_support_errors  # names the site in an error
+from numpyro.infer.util import (
+    helpful_support_errors as helpful_support_errors,
+)  # names the site in an error
 from numpyro.optim import _NumPyroOptim as NumPyroOptim  # the base class of all optimizers
 from numpyro.primitives import _PYRO_STACK  # the handlers that are open
 
@@ -32,13 +41,18 @@ UNTRIED_FROM = "0.23"
 """The first tested release of NumPyro, and the first one after it that is not tested, as in pyproject.toml."""
 
 one_model = threading.RLock()
-"""Held while a model or guide runs. NumPyro has one list of open handlers for all threads, so that the sites of one thread's
-model would be found in the trace of another's. Models run while they are traced, not in the compiled program."""
+"""Held while a model or guide runs. NumPyro has one list of open handlers for all threads, so that
+the sites of one thread's model would be found in the trace of another's. Models run while they are
+traced, not in the compiled program."""
 
 
 def untried_numpyro() -> str:
     """A sentence that warns users of an untested release of NumPyro; empty for a tested one."""
-    if release_numbers(TRIED_FROM) <= release_numbers(numpyro.__version__) < release_numbers(UNTRIED_FROM):
+    if (
+        release_numbers(TRIED_FROM)
+        <= release_numbers(numpyro.__version__)
+        < release_numbers(UNTRIED_FROM)
+    ):
         return ""
     return (
         f"discreet was tested on NumPyro {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is NumPyro "
@@ -62,7 +76,9 @@ class _Warnings(threading.local):
 
     depth = 0  # contexts that are open in this thread
 
-    def warn(self, message: str, category: type[Warning] | None = None, stacklevel: int = 1) -> None:
+    def warn(
+        self, message: str, category: type[Warning] | None = None, stacklevel: int = 1
+    ) -> None:
         if not self.depth:
             warnings.warn(message, category, stacklevel=stacklevel + 1)
 
@@ -77,9 +93,11 @@ _quiet = _Warnings()
 def artificial_records() -> Iterator[None]:
     """Do not warn of values outside of a support: they are those of artificial records.
 
-    `warnings.catch_warnings` would do more: Python forgets which warnings it has shown, and repeats the user's own.
+    `warnings.catch_warnings` would do more: Python forgets which warnings it has shown, and repeats
+    the user's own.
     """
-    # Never put back, which another thread's context may need; outside of all contexts it changes nothing.
+    # Never put back, which another thread's context may need; outside of all contexts it changes
+    # nothing.
     numpyro_distribution.warnings = _quiet  # pyright: ignore[reportAttributeAccessIssue]
     _quiet.depth += 1
     try:
@@ -97,15 +115,19 @@ def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:
 def compiled_search() -> Iterator[None]:
     """Let AutoGuides search initial values by one compiled program; compiling each operation alone takes longer.
 
-    The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled. One
-    thread at a time.
+    The values are the same: it is NumPyro's own search, of which only the first try would not have
+    been compiled. One thread at a time.
     """
 
     def at_once(key: Any, model: Any, *, prototype_params: Any = None, **options: Any) -> Any:
         if isinstance(key, Tracer):
             # On shapes alone: nothing is compiled.
             return search(key, model, prototype_params=prototype_params, **options)
-        return run_kept(lambda key, start: search(key, model, prototype_params=start, **options), key, prototype_params)
+        return run_kept(
+            lambda key, start: search(key, model, prototype_params=start, **options),
+            key,
+            prototype_params,
+        )
 
     with one_model:
         search = numpyro_util.find_valid_initial_params

@@ -1,12 +1,14 @@
 """Checks of arguments and of installed packages, written once so that every package refuses the same values in the same words.
 
-A number is what Python's `numbers` tower calls one: `int`, `float` and NumPy's scalars, but never a bool (`epsilon=True`
-is a slip, not an epsilon of 1) and never an array or a string. Each function returns the value as Python's own `float`,
-`int` or `str`, so that what is stored, hashed and saved does not depend on the type that the caller used. Each error is a
-`RefusedError` of one form: the argument's name, the value it had, what it must be, and a hint where the caller gives one.
+A number is what Python's `numbers` tower calls one: `int`, `float` and NumPy's scalars, but never a
+bool (`epsilon=True` is a slip, not an epsilon of 1) and never an array or a string. Each function
+returns the value as Python's own `float`, `int` or `str`, so that what is stored, hashed and saved
+does not depend on the type that the caller used. Each error is a `RefusedError` of one form: the
+argument's name, the value it had, what it must be, and a hint where the caller gives one.
 
-The core (plans, mechanisms, fits, proofs, statements) imports no package of an extra. A part that needs one calls `require`
-first, so that where it is absent the error names the extra instead of a package that the reader never heard of.
+The core (plans, mechanisms, fits, proofs, statements) imports no package of an extra. A part that
+needs one calls `require` first, so that where it is absent the error names the extra instead of a
+package that the reader never heard of.
 """
 
 import difflib
@@ -61,7 +63,9 @@ def is_integer(value: Any) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def real(name: str, value: Any, low: float, high: float, *, must: str | None = None, hint: str = "") -> float:
+def real(
+    name: str, value: Any, low: float, high: float, *, must: str | None = None, hint: str = ""
+) -> float:
     """Check that a value is a number between `low` and `high`, both included.
 
     `must` replaces the range in words after "it must be"; `hint` is a sentence to add.
@@ -70,7 +74,11 @@ def real(name: str, value: Any, low: float, high: float, *, must: str | None = N
     0.5
     """
     if not (is_real(value) and low <= float(value) <= high):
-        default = f"a number of at least {low:g}" if high == math.inf else f"a number from {low:g} to {high:g}"
+        default = (
+            f"a number of at least {low:g}"
+            if high == math.inf
+            else f"a number from {low:g} to {high:g}"
+        )
         refuse(name, value, must or default, hint)
     return float(value)
 
@@ -101,7 +109,9 @@ def fraction(name: str, value: Any, *, hint: str = "") -> float:
     return float(value)
 
 
-def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, hint: str = "") -> int:
+def integer(
+    name: str, value: Any, least: int = 1, most: int | None = None, *, hint: str = ""
+) -> int:
     """Check that a value is an integer between `least` and `most`, both included.
 
     >>> integer("num_records", 0, hint="It is the public number of records.")
@@ -109,7 +119,12 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, h
     discreet._validate.RefusedError: num_records is 0; it must be an integer of at least 1. It is the public number of records.
     """
     if not (is_integer(value) and least <= value and (most is None or value <= most)):
-        refuse(name, value, f"an integer {f'of at least {least}' if most is None else f'from {least} to {most}'}", hint)
+        refuse(
+            name,
+            value,
+            f"an integer {f'of at least {least}' if most is None else f'from {least} to {most}'}",
+            hint,
+        )
     return int(value)
 
 
@@ -158,7 +173,9 @@ def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
     raise RefusedError(f"{name} is {shown(value)}; it must be {must}.{' ' + hint if hint else ''}")
 
 
-def left_out(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def left_out(
+    function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
     """Name the parameters that a call leaves at None, for the error of a function that fails; empty if there are none.
 
     >>> left_out(lambda x, y=None, mask=None: x, [1, 2], {})
@@ -169,15 +186,20 @@ def left_out(function: Callable[..., object], args: Sequence[Any], kwargs: Mappi
         given = signature.bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         return ""
-    names = [name for name, x in signature.parameters.items() if x.default is None and name not in given]
-    return f"Nothing was passed for {', '.join(names)}: pass what the model needs. " if names else ""
+    names = [
+        name for name, x in signature.parameters.items() if x.default is None and name not in given
+    ]
+    return (
+        f"Nothing was passed for {', '.join(names)}: pass what the model needs. " if names else ""
+    )
 
 
 def require(package: str, *, extra: str, what: str) -> None:
     """Refuse, with a `MissingPackageError`, what needs a package that is not installed; `extra` of discreet brings it."""
     if find_spec(package) is None:
         raise MissingPackageError(
-            f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.", name=package
+            f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.",
+            name=package,
         )
 
 

@@ -1,8 +1,9 @@
 """Files: values in one file that holds no code, and files that are there whole or not at all.
 
-An archive is an uncompressed zip of a JSON text and NumPy arrays. No pickle: reading makes numbers, texts, containers, arrays,
-and objects of the kinds that the reader names, by the checks of their own constructors. Whatever a file says, nothing in it is
-run. A file is written beside its place and renamed, so that a process that dies leaves the old file or the new one.
+An archive is an uncompressed zip of a JSON text and NumPy arrays. No pickle: reading makes numbers,
+texts, containers, arrays, and objects of the kinds that the reader names, by the checks of their
+own constructors. Whatever a file says, nothing in it is run. A file is written beside its place and
+renamed, so that a process that dies leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,16 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["Kinds", "exclusive", "kept_secret", "kind_of", "read_archive", "replacing", "write_archive", "write_file"]
+__all__ = [
+    "Kinds",
+    "exclusive",
+    "kept_secret",
+    "kind_of",
+    "read_archive",
+    "replacing",
+    "write_archive",
+    "write_file",
+]
 
 _HELD: dict[str, int] = {}  # folders in use, and by which thread
 
@@ -57,7 +67,8 @@ def kept_secret(path: Path) -> bytes:
 def exclusive(folder: Path | str | None) -> Iterator[None]:
     """Refuse a folder that another process or thread uses; None: there is no folder, and nothing to refuse. A thread may nest it.
 
-    The operating system ends the lock with the process, however it dies. File systems without locks refuse nobody.
+    The operating system ends the lock with the process, however it dies. File systems without locks
+    refuse nobody.
 
     Raises:
         ValueError: Another process or thread uses the folder.
@@ -158,8 +169,8 @@ def write_archive(
         path: The file; one that is there is replaced.
         what: Description of the content, in a few words, as for `read_archive`.
         version: Version of the content's format.
-        content: None, Booleans, numbers, texts, dates, lists, tuples, mappings from texts, NumPy arrays of numbers, and
-            objects of `kinds`, nested at will.
+        content: None, Booleans, numbers, texts, dates, lists, tuples, mappings from texts, NumPy
+            arrays of numbers, and objects of `kinds`, nested at will.
         kinds: As in `read_archive`.
         private: Permit only the owner to read it.
 
@@ -170,7 +181,10 @@ def write_archive(
     arrays: dict[str, np.ndarray] = {}
     index = {"what": what, "version": version, "content": _to_json(content, "", kinds, arrays)}
     text = json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False)
-    with replacing(path, private=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        replacing(path, private=private) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
         # The same moment for all: a file says when it was made only through its own date.
         archive.writestr(zipfile.ZipInfo(_INDEX), text)
         for name, array in arrays.items():
@@ -182,7 +196,8 @@ def write_archive(
 def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds) -> Any:
     """Read what `write_archive` wrote, to the bit.
 
-    Guarantee: nothing that the file holds is run, and no more memory is used than a few times its size.
+    Guarantee: nothing that the file holds is run, and no more memory is used than a few times its
+    size.
 
     `path` is the file or its content, `version` the newest form that the caller knows.
 
@@ -237,7 +252,10 @@ def kind_of(path: Path | str) -> str:
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     """The members of the archive, after their checksums. Stored uncompressed, their total size is at most the file's."""
     found = archive.infolist()
-    if any(x.compress_type != zipfile.ZIP_STORED for x in found) or sum(x.file_size for x in found) > size:
+    if (
+        any(x.compress_type != zipfile.ZIP_STORED for x in found)
+        or sum(x.file_size for x in found) > size
+    ):
         raise ValueError("larger than its file")
     return {x.filename: archive.read(x) for x in found}
 
@@ -265,15 +283,22 @@ def _to_json(value: Any, place: str, kinds: Kinds, arrays: dict[str, np.ndarray]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {"dict": {key: of(part, quote(key, safe="")) for key, part in value.items()}}
     if dataclasses.is_dataclass(value) and type(value) in kinds:
-        parts = {field.name: of(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+        parts = {
+            field.name: of(getattr(value, field.name), field.name)
+            for field in dataclasses.fields(value)
+        }
         return {"object": [type(value).__name__, parts]}
-    raise TypeError(f"{place or 'The content'} is a {type(value).__name__}, which a file without code cannot hold.")
+    raise TypeError(
+        f"{place or 'The content'} is a {type(value).__name__}, which a file without code cannot hold."
+    )
 
 
 def _keep(array: np.ndarray, place: str, arrays: dict[str, np.ndarray]) -> list[str]:
     """Put an array aside and say where, and its dtype: NumPy's files do not know bfloat16 and its kin."""
     if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
-        raise TypeError(f"{place or 'The content'} is an array of {array.dtype}, and a file holds numbers only.")
+        raise TypeError(
+            f"{place or 'The content'} is an array of {array.dtype}, and a file holds numbers only."
+        )
     name = f"{place or 'array'}.npy"
     arrays[name] = array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
     return [name, str(array.dtype)]

@@ -56,7 +56,9 @@ def test_one_choice_has_its_closed_form(width):
     found = spent(width)
     knots, _ = found.curve()
     for epsilon in knots[:: max(1, len(knots) // 7)]:
-        exact = math.exp(epsilon - width) * math.expm1((width - epsilon) / 2) ** 2 / -math.expm1(-width)
+        exact = (
+            math.exp(epsilon - width) * math.expm1((width - epsilon) / 2) ** 2 / -math.expm1(-width)
+        )
         assert exact * (1 - 1e-11) <= found.delta(epsilon) <= exact * (1 + 1e-9) + 1e-15
         assert spent(width / 2).delta(epsilon) < exact or epsilon == width
 
@@ -68,7 +70,11 @@ def test_the_best_of_two_adaptive_choices_is_found():
 
     def one(alpha):
         return np.max(
-            np.maximum(0, p * (1 - alpha * np.exp(-ts)) + (1 - p) * np.maximum(0, 1 - alpha * np.exp(width - ts)))
+            np.maximum(
+                0,
+                p * (1 - alpha * np.exp(-ts))
+                + (1 - p) * np.maximum(0, 1 - alpha * np.exp(width - ts)),
+            )
         )
 
     for epsilon in (0.0, 0.3, 0.9, 1.5):
@@ -133,12 +139,18 @@ def test_as_a_pair_the_profile_is_the_same():
     for delta in (1e-2, 1e-6):
         curve = compose([[(SelectionPair(0.3, 7), 1)]])
         pair = PrivacyProfile(dp_event.NoOpDpEvent(), ADD, 0.0, curve).epsilon(delta)
-        assert spent(0.3, 7).epsilon(delta) * (1 - 1e-9) <= pair <= spent(0.3, 7).epsilon(delta) * (1 + 1e-3)
+        assert (
+            spent(0.3, 7).epsilon(delta) * (1 - 1e-9)
+            <= pair
+            <= spent(0.3, 7).epsilon(delta) * (1 + 1e-3)
+        )
 
 
 def test_ranges_of_two_kinds_cost_more_than_either_and_less_than_all_alike():
     def of(*ranges):
-        return profile(dp_event.ComposedDpEvent([BoundedRangeDpEvent(x) for x in ranges]), ADD).epsilon(1e-6)
+        return profile(
+            dp_event.ComposedDpEvent([BoundedRangeDpEvent(x) for x in ranges]), ADD
+        ).epsilon(1e-6)
 
     assert of(0.2, 0.2, 0.2) < of(0.2, 0.2, 0.2, 0.1) < of(0.2, 0.2, 0.2, 0.2)
 
@@ -154,12 +166,17 @@ def test_a_replaced_record_moves_scores_twice():
 
 
 def test_a_filter_adds_them_as_gaussians_of_half_their_range():
-    alone, gaussian = (cost_of(x, ADD, delta=1e-6) for x in (BoundedRangeDpEvent(0.2), dp_event.GaussianDpEvent(10.0)))
+    alone, gaussian = (
+        cost_of(x, ADD, delta=1e-6)
+        for x in (BoundedRangeDpEvent(0.2), dp_event.GaussianDpEvent(10.0))
+    )
     np.testing.assert_allclose(alone.renyi.divergences, gaussian.renyi.divergences)
     orders = 1 + np.geomspace(0.5, 2000.0, 24)
     for t, order in itertools.product(np.linspace(0.0, 0.2, 21), range(24)):
         p, a = chance(0.2, t), orders[order]
-        real = math.log(p * math.exp((a - 1) * t) + (1 - p) * math.exp((a - 1) * (t - 0.2))) / (a - 1)
+        real = math.log(p * math.exp((a - 1) * t) + (1 - p) * math.exp((a - 1) * (t - 0.2))) / (
+            a - 1
+        )
         assert real <= alone.renyi.divergences[order] * (1 + 1e-12) + 1e-15
     assert PrivacyFilter(epsilon=1.0, delta=1e-5).admits([alone] * 3)
 

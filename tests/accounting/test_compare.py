@@ -26,7 +26,11 @@ from discreet.privacy.accounting._compare import Steps
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 ABALONE, ADULT = (0.05, 1000), (0.005, 2000)
 DELTA = 1e-3
-BASIC, ADVANCED, ADVANCED_2017 = "basic composition", "advanced composition", "advanced composition, as in UAI 2017"
+BASIC, ADVANCED, ADVANCED_2017 = (
+    "basic composition",
+    "advanced composition",
+    "advanced composition, as in UAI 2017",
+)
 RENYI, MOMENTS_2017 = "Renyi (moments accountant)", "moments accountant, as in UAI 2017"
 PLD = "privacy loss distributions (PLD)"
 
@@ -61,7 +65,9 @@ def fixed_size(size, batch, sigma):
 def exact_gaussian(shift, delta):
     def excess(epsilon):
         return (
-            norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift) - delta
+            norm.cdf(shift / 2 - epsilon / shift)
+            - math.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift)
+            - delta
         )
 
     return brentq(excess, 0, 100, xtol=1e-13) if excess(0) > 0 else 0.0
@@ -72,7 +78,10 @@ def composed(rate, count, delta, kept, step_epsilon):
     mpmath.mp.dps = 50
     on_batch = mpmath.mpf(step_epsilon((delta - kept) / count / rate))
     step = mpmath.log(1 + rate * mpmath.expm1(on_batch))
-    return float(mpmath.sqrt(2 * count * mpmath.log(1 / mpmath.mpf(kept))) * step + count * step * mpmath.expm1(step))
+    return float(
+        mpmath.sqrt(2 * count * mpmath.log(1 / mpmath.mpf(kept))) * step
+        + count * step * mpmath.expm1(step)
+    )
 
 
 @pytest.mark.parametrize(("rate", "count"), [ABALONE, ADULT])
@@ -93,7 +102,8 @@ def test_compositions_against_the_formulas(rate, count, relation, sensitivity, s
 
 
 def test_a_figure_of_uai_2017_by_hand():
-    # sigma = 10, noise 2 C sigma: delta' = 5e-4, delta_subs = 1e-5, epsilon_subs = 0.48450, epsilon_iter = 0.030691.
+    # sigma = 10, noise 2 C sigma: delta' = 5e-4, delta_subs = 1e-5, epsilon_subs = 0.48450,
+    # epsilon_iter = 0.030691.
     rows = Plan(poisson(0.05, 20.0), 1000, REPLACE).rows()
     assert rows[ADVANCED_2017].epsilon == pytest.approx(4.741, abs=1e-3)
     assert rows[ADVANCED_2017].upper_bound
@@ -123,10 +133,14 @@ def test_amplified_steps_are_above_the_steps_themselves(rate, sigma):
     ):
         steps, true = Steps(event, 1, relation, 0.0), profile(event, relation)
         for delta in (1e-2, 1e-5, 1e-9):
-            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (1 - 1e-3)
+            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (
+                1 - 1e-3
+            )
 
 
-@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.5, 1.0, 0.5), (0.9, 2.0, 0.2), (0.2, 0.5, 1.0)])
+@pytest.mark.parametrize(
+    ("rate", "sigma", "epsilon"), [(0.5, 1.0, 0.5), (0.9, 2.0, 0.2), (0.2, 0.5, 1.0)]
+)
 def test_a_replaced_record_in_a_poisson_sample_is_2c_away(rate, sigma, epsilon):
     """The laws' own hockey stick lies below q delta of the mechanism at 2C, and above that at C."""
 
@@ -134,7 +148,9 @@ def test_a_replaced_record_in_a_poisson_sample_is_2c_away(rate, sigma, epsilon):
         return (1 - rate) * norm.pdf(z) + rate * norm.pdf(z - sign / sigma)
 
     grown = math.log(1 + rate * math.expm1(epsilon))
-    true = quad(lambda z: max(law(z, 1) - math.exp(grown) * law(z, -1), 0), -12, 12 + 1 / sigma, limit=400)[0]
+    true = quad(
+        lambda z: max(law(z, 1) - math.exp(grown) * law(z, -1), 0), -12, 12 + 1 / sigma, limit=400
+    )[0]
 
     def bound(shift):
         return rate * profile(dp_event.GaussianDpEvent(1 / shift), ADD).delta(epsilon)
@@ -212,7 +228,9 @@ def test_moments_of_2017_by_integration(rate, count):
 
     def moment(order):
         ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * z - 1) / (2 * sigma**2))
-        return math.log(np.exp(norm.logpdf(z, scale=sigma) + (order + 1) * ratio).sum() * (z[1] - z[0]))
+        return math.log(
+            np.exp(norm.logpdf(z, scale=sigma) + (order + 1) * ratio).sum() * (z[1] - z[0])
+        )
 
     expected = min((count * moment(order) + math.log(1 / DELTA)) / order for order in range(1, 33))
     row = Plan(poisson(rate, 2 * sigma), count, REPLACE).rows()[MOMENTS_2017]
@@ -227,7 +245,9 @@ def test_removed_and_added_needs_the_smaller_delta():
         return exact_gaussian(shift, delta)
 
     twice = theorems._twice(removal, 1e-5)
-    delta = norm.cdf(shift / 2 - twice / 2 / shift) - math.exp(twice / 2) * norm.cdf(-shift / 2 - twice / 2 / shift)
+    delta = norm.cdf(shift / 2 - twice / 2 / shift) - math.exp(twice / 2) * norm.cdf(
+        -shift / 2 - twice / 2 / shift
+    )
     assert 0.9e-5 < delta * (1 + math.exp(twice / 2)) <= 1e-5 * (1 + 1e-9)
     # What is so twice is no less than the mechanism at twice the distance.
     assert twice > exact_gaussian(2 * shift, 1e-5)
@@ -243,7 +263,10 @@ def test_composition_by_steps_is_charged_the_slack_of_each():
     assert rows[BASIC].epsilon < math.inf
     epsilon, delta = rows[BASIC].epsilon / 1000, 1e-8
     assert (
-        norm.cdf(0.5 - epsilon) - math.exp(epsilon) * norm.cdf(-0.5 - epsilon) + (1 + math.exp(epsilon)) * step <= delta
+        norm.cdf(0.5 - epsilon)
+        - math.exp(epsilon) * norm.cdf(-0.5 - epsilon)
+        + (1 + math.exp(epsilon)) * step
+        <= delta
     )
 
 
@@ -256,7 +279,9 @@ def test_the_samplers_slack_is_charged():
     comparison = compare_accountants(Plan(poisson(0.05, 24.0), 10, REPLACE, slack=1e-2), DELTA)
     loose = {row.name: row for row in comparison.rows}
     unattainable = loose.pop(MOMENTS_2017)
-    assert all(row.epsilon == math.inf and row.note.startswith("no finite") for row in loose.values())
+    assert all(
+        row.epsilon == math.inf and row.note.startswith("no finite") for row in loose.values()
+    )
     assert all("slack" in row.note for row in loose.values())
     # It leaves the slack out, and nothing else vouches for it.
     assert not unattainable.upper_bound
@@ -285,7 +310,10 @@ def test_the_table_rounds_up_and_says_what_it_is_of():
     assert header.split() == ["accountant", "epsilon", "note"]
     for line, row in zip(lines, comparison.rows, strict=True):
         assert line.startswith(row.name)
-        assert float(line[len(max((r.name for r in comparison.rows), key=len)) :].split()[0]) >= row.epsilon
+        assert (
+            float(line[len(max((r.name for r in comparison.rows), key=len)) :].split()[0])
+            >= row.epsilon
+        )
         assert row.source
 
 
@@ -294,7 +322,9 @@ def test_the_page_has_these_figures():
     printed = re.findall(r"^\| .* \| ([\d.,]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
     for column, (rate, count) in enumerate((ABALONE, ADULT)):
         rows = Plan(poisson(rate, 2.4), count, REPLACE).rows().values()
-        assert [line[column].replace(",", "") for line in printed] == [upper(row.epsilon) for row in rows]
+        assert [line[column].replace(",", "") for line in printed] == [
+            upper(row.epsilon) for row in rows
+        ]
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan, True, "1e-5", None])
@@ -304,7 +334,11 @@ def test_a_delta_that_is_none_is_refused(delta):
 
 
 @pytest.mark.parametrize(
-    "step", [dp_event.LaplaceDpEvent(1.0), dp_event.ComposedDpEvent([poisson(0.1, 1.0), poisson(0.2, 1.0)])]
+    "step",
+    [
+        dp_event.LaplaceDpEvent(1.0),
+        dp_event.ComposedDpEvent([poisson(0.1, 1.0), poisson(0.2, 1.0)]),
+    ],
 )
 def test_other_events_are_refused(step):
     with pytest.raises(ValueError, match="equal steps of a Gaussian mechanism"):

@@ -39,12 +39,21 @@ def laws():
     spiked = np.full(60, 1e-9)
     spiked[20] = 1.0
     tail = np.exp(-np.arange(50.0))
-    return {"gaussian": centred, "spiked": spiked, "tail": tail, "random": rng.random(33), "coin": np.array([1.0, 1.0])}
+    return {
+        "gaussian": centred,
+        "spiked": spiked,
+        "tail": tail,
+        "random": rng.random(33),
+        "coin": np.array([1.0, 1.0]),
+    }
 
 
 def stretch_of(parts, spacing, begin, points):
     """A sum of parts, each given by its first grid point, its law and its count."""
-    cells = [Cells(first, (first + np.arange(len(probs))) * spacing, probs, 0.0) for first, probs, _ in parts]
+    cells = [
+        Cells(first, (first + np.arange(len(probs))) * spacing, probs, 0.0)
+        for first, probs, _ in parts
+    ]
     losses = np.arange(max(begin, 0), begin + points) * spacing
     return Sum(cells, [count for _, _, count in parts], spacing, begin, points, losses)
 
@@ -103,12 +112,25 @@ def one_step(direction, rate, shift, epsilon):
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(
     ("first", "second"),
-    [((0.01, 0.7), (0.3, 2.0)), ((0.5, 1.0), (0.5, 1.0)), ((2e-3, 0.4), (0.05, 5.0)), ((0.9, 0.3), (1e-3, 1.0))],
+    [
+        ((0.01, 0.7), (0.3, 2.0)),
+        ((0.5, 1.0), (0.5, 1.0)),
+        ((2e-3, 0.4), (0.05, 5.0)),
+        ((0.9, 0.3), (1e-3, 1.0)),
+    ],
 )
 def test_two_steps_against_quadrature(direction, first, second):
-    # delta of two steps is the mean of the second step's delta at epsilon less the first step's loss.
+    # delta of two steps is the mean of the second step's delta at epsilon less the first step's
+    # loss.
     added = direction == "add"
-    curve = compose([[(PoissonPair(GaussianPair(1 / sigma), rate, added), 1) for rate, sigma in (first, second)]])
+    curve = compose(
+        [
+            [
+                (PoissonPair(GaussianPair(1 / sigma), rate, added), 1)
+                for rate, sigma in (first, second)
+            ]
+        ]
+    )
     rate, shift = first[0], 1 / first[1]
     points, weights = np.polynomial.legendre.leggauss(20)
     edges = np.linspace(-11, 11 + shift, 10_001)
@@ -120,7 +142,11 @@ def test_two_steps_against_quadrature(direction, first, second):
     else:
         density, loss = norm.pdf(x), -loss
     for epsilon in curve.knots[[0, 10, len(curve.knots) // 50, len(curve.knots) // 5]]:
-        exact = float(np.sum(weights * density * one_step(direction, second[0], 1 / second[1], epsilon - loss)))
+        exact = float(
+            np.sum(
+                weights * density * one_step(direction, second[0], 1 / second[1], epsilon - loss)
+            )
+        )
         ours = float(curve.delta(np.array([epsilon]))[0])
         assert ours >= exact * (1 - 1e-11)
         assert ours <= exact * (1 + 1e-3) + 1e-16
@@ -136,10 +162,14 @@ def test_one_step_is_tight_down_to_tiny_deltas(rate, sigma, delta):
 
 
 def test_rare_large_losses_stay_tight_at_small_deltas():
-    # Few records in a batch: the composed loss is heavy-tailed, and a tilt chosen by Chernoff's bound alone would wrap around
-    # the transform: 3.88 and 1.92 instead.
+    # Few records in a batch: the composed loss is heavy-tailed, and a tilt chosen by Chernoff's
+    # bound alone would wrap around the transform: 3.88 and 1.92 instead.
     assert 3.530 < profile(poisson(1e-4, 0.55316, 10**4), ADD).epsilon(1e-10) < 3.537
-    assert 1.52 < profile(poisson(1e-4, 0.7328, 10**6), ADD).epsilon(1e-10) < (1.55 if EXTENDED else 1.7)
+    assert (
+        1.52
+        < profile(poisson(1e-4, 0.7328, 10**6), ADD).epsilon(1e-10)
+        < (1.55 if EXTENDED else 1.7)
+    )
 
 
 @pytest.mark.parametrize("seed", range(24))

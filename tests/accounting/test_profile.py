@@ -22,7 +22,9 @@ def poisson(rate, noise_multiplier, steps=1):
 
 
 def fixed_size(size, batch, noise_multiplier, steps=1):
-    step = dp_event.SampledWithoutReplacementDpEvent(size, batch, dp_event.GaussianDpEvent(noise_multiplier))
+    step = dp_event.SampledWithoutReplacementDpEvent(
+        size, batch, dp_event.GaussianDpEvent(noise_multiplier)
+    )
     return dp_event.SelfComposedDpEvent(step, steps)
 
 
@@ -39,7 +41,9 @@ class Mixture:
 
     def mass(self, low, high):
         parts = ((1 - self.rate, 0.0), (self.rate, self.shift))
-        return sum(w * (norm.cdf(high, m, self.sigma) - norm.cdf(low, m, self.sigma)) for w, m in parts)
+        return sum(
+            w * (norm.cdf(high, m, self.sigma) - norm.cdf(low, m, self.sigma)) for w, m in parts
+        )
 
 
 def hockey_stick(upper, lower, epsilon):
@@ -57,7 +61,10 @@ def hockey_stick(upper, lower, epsilon):
 
 
 def gaussian_delta(shift, epsilon):
-    above, below = norm.logcdf(shift / 2 - epsilon / shift), norm.logcdf(-shift / 2 - epsilon / shift)
+    above, below = (
+        norm.logcdf(shift / 2 - epsilon / shift),
+        norm.logcdf(-shift / 2 - epsilon / shift),
+    )
     return math.exp(above) - math.exp(epsilon + below)
 
 
@@ -81,13 +88,19 @@ def test_gaussians_compose_to_one_gaussian_exactly(noise_multiplier, steps):
                 assert gaussian_delta(shift, epsilon * (1 - 1e-6)) > delta * (1 - 1e-8)
 
 
-@pytest.mark.parametrize(("steps", "noise_multiplier"), [(1, 1.0), (100, 10.0), (10_000, 1000.0), (1_000_000, 30.0)])
+@pytest.mark.parametrize(
+    ("steps", "noise_multiplier"), [(1, 1.0), (100, 10.0), (10_000, 1000.0), (1_000_000, 30.0)]
+)
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10, 1e-13])
-def test_numerical_composition_of_gaussians_is_just_above_the_closed_form(steps, noise_multiplier, delta):
+def test_numerical_composition_of_gaussians_is_just_above_the_closed_form(
+    steps, noise_multiplier, delta
+):
     from discreet.privacy.accounting._compose import compose
     from discreet.privacy.accounting._pairs import GaussianPair
 
-    exact = profile(dp_event.GaussianDpEvent(noise_multiplier / math.sqrt(steps)), ADD).epsilon(delta)
+    exact = profile(dp_event.GaussianDpEvent(noise_multiplier / math.sqrt(steps)), ADD).epsilon(
+        delta
+    )
     curve = compose([[(GaussianPair(1 / noise_multiplier), steps)]])
     numerical = PrivacyProfile(dp_event.NoOpDpEvent(), ADD, 0.0, curve).epsilon(delta)
     assert exact <= numerical <= exact * (1 + 3e-4)
@@ -95,13 +108,18 @@ def test_numerical_composition_of_gaussians_is_just_above_the_closed_form(steps,
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_noise_multiplier_is_stddev_over_clipping_norm_under_both_relations(relation):
-    # dp_accounting's PLD doubles the sensitivity inside under REPLACE_ONE, its RDP does not: 1.99 against 1.01.
+    # dp_accounting's PLD doubles the sensitivity inside under REPLACE_ONE, its RDP does not: 1.99
+    # against 1.01.
     spent = profile(dp_event.GaussianDpEvent(4.0), relation).epsilon(1e-5)
     assert spent == pytest.approx({ADD: 0.9263, REPLACE: 1.9931}[relation], abs=1e-3)
     pld = PLDAccountant(relation).compose(dp_event.GaussianDpEvent(4.0)).get_epsilon(1e-5)
     assert spent == pytest.approx(pld, rel=1e-3)
     if relation is REPLACE:
-        rdp = RdpAccountant(neighboring_relation=relation).compose(dp_event.GaussianDpEvent(4.0)).get_epsilon(1e-5)
+        rdp = (
+            RdpAccountant(neighboring_relation=relation)
+            .compose(dp_event.GaussianDpEvent(4.0))
+            .get_epsilon(1e-5)
+        )
         assert rdp == pytest.approx(1.01, abs=0.01)
         assert spent > 1.9 * rdp
 
@@ -123,7 +141,9 @@ def test_one_poisson_step_against_the_integral_at_points(rate, sigma, epsilon):
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.3, 1.5])
 def test_one_fixed_size_step_against_the_integral_at_points(rate, sigma, epsilon):
     exact = hockey_stick(Mixture(rate, 2.0, sigma), Mixture(0.0, 0.0, sigma), epsilon)
-    _check_close_above(profile(fixed_size(1000, round(1000 * rate), sigma), REPLACE).delta(epsilon), exact)
+    _check_close_above(
+        profile(fixed_size(1000, round(1000 * rate), sigma), REPLACE).delta(epsilon), exact
+    )
 
 
 def _check_close_above(delta, exact):
@@ -131,12 +151,19 @@ def _check_close_above(delta, exact):
     assert delta <= exact * (1 + 6e-3) + 1e-9
 
 
-COMPOSED = [(0.01, 1.0, 1000, 1e-5), (0.1, 4.0, 100, 1e-5), (1e-3, 0.7, 500, 1e-7), (0.7, 5.0, 30, 1e-6)]
+COMPOSED = [
+    (0.01, 1.0, 1000, 1e-5),
+    (0.1, 4.0, 100, 1e-5),
+    (1e-3, 0.7, 500, 1e-7),
+    (0.7, 5.0, 30, 1e-6),
+]
 
 
 @pytest.mark.parametrize(("rate", "sigma", "steps", "delta"), COMPOSED)
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_composed_poisson_lies_between_the_bounds_of_dp_accounting(rate, sigma, steps, delta, relation):
+def test_composed_poisson_lies_between_the_bounds_of_dp_accounting(
+    rate, sigma, steps, delta, relation
+):
     ours = profile(poisson(rate, sigma, steps), relation).epsilon(delta)
     bounds = [
         privacy_loss_distribution.from_gaussian_mechanism(
@@ -182,14 +209,20 @@ def test_different_events_compose():
         [
             dp_event.GaussianDpEvent(3.0),
             dp_event.NoOpDpEvent(),
-            dp_event.SelfComposedDpEvent(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(8.0), 2), 3),
+            dp_event.SelfComposedDpEvent(
+                dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(8.0), 2), 3
+            ),
         ]
     )
     shift = math.sqrt(1 / 9 + 6 / 64)
     assert profile(parts, ADD).delta(0.5) == pytest.approx(gaussian_delta(shift, 0.5), rel=1e-9)
-    mixed = dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(2.0), poisson(0.05, 1.0, 50), poisson(0.2, 3.0, 20)])
+    mixed = dp_event.ComposedDpEvent(
+        [dp_event.GaussianDpEvent(2.0), poisson(0.05, 1.0, 50), poisson(0.2, 3.0, 20)]
+    )
     accountant = PLDAccountant(ADD, value_discretization_interval=1e-4).compose(mixed)
-    assert profile(mixed, ADD).epsilon(1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-3)
+    assert profile(mixed, ADD).epsilon(1e-6) == pytest.approx(
+        accountant.get_epsilon(1e-6), rel=1e-3
+    )
 
 
 def test_laplace_against_its_closed_form():
@@ -202,19 +235,29 @@ def test_laplace_against_its_closed_form():
 
 
 def test_sampled_laplace_agrees_with_dp_accounting():
-    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.1, dp_event.LaplaceDpEvent(1.0)), 40)
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.1, dp_event.LaplaceDpEvent(1.0)), 40
+    )
     accountant = PLDAccountant(ADD).compose(event)
-    assert profile(event, ADD).epsilon(1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
+    assert profile(event, ADD).epsilon(1e-6) == pytest.approx(
+        accountant.get_epsilon(1e-6), rel=2e-3
+    )
     with pytest.raises(ValueError, match="ADD_OR_REMOVE_ONE"):
         profile(event, REPLACE)
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_truncated_poisson_agrees_with_dp_accounting(relation):
-    event = dp_event.SelfComposedDpEvent(dp_event.TruncatedSubsampledGaussianDpEvent(10_000, 0.01, 110, 2.0), 200)
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.TruncatedSubsampledGaussianDpEvent(10_000, 0.01, 110, 2.0), 200
+    )
     accountant = PLDAccountant(relation).compose(event)
-    assert profile(event, relation).epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
-    assert profile(event, relation).epsilon(1e-5) > profile(poisson(0.01, 2.0, 200), relation).epsilon(1e-5)
+    assert profile(event, relation).epsilon(1e-5) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=1e-3
+    )
+    assert profile(event, relation).epsilon(1e-5) > profile(
+        poisson(0.01, 2.0, 200), relation
+    ).epsilon(1e-5)
 
 
 def test_slack_enters_as_total_variation():
@@ -223,7 +266,9 @@ def test_slack_enters_as_total_variation():
     for epsilon in (0.0, 0.5, 2.0):
         bound = plain.delta(epsilon) + (1 + math.exp(epsilon)) * 1e-7
         assert loose.delta(epsilon) <= bound * (1 + 1e-12)
-    assert loose.delta(0.2) == pytest.approx(plain.delta(0.2) + (1 + math.exp(0.2)) * 1e-7, rel=1e-9)
+    assert loose.delta(0.2) == pytest.approx(
+        plain.delta(0.2) + (1 + math.exp(0.2)) * 1e-7, rel=1e-9
+    )
     assert loose.epsilon(1e-6) > plain.epsilon(1e-6)
     # (1 + e^epsilon) slack cannot go below twice the slack
     assert loose.epsilon(1.9e-7) == math.inf
@@ -232,7 +277,8 @@ def test_slack_enters_as_total_variation():
 
 
 def test_small_epsilon_and_long_runs_stay_accurate():
-    # Sampling with little signal is nearly Gaussian with shift q sqrt(T) / sigma: q = 1e-4, sigma = 100, T = 10^6.
+    # Sampling with little signal is nearly Gaussian with shift q sqrt(T) / sigma: q = 1e-4, sigma =
+    # 100, T = 10^6.
     spent = profile(poisson(1e-4, 100.0, 10**6), ADD).epsilon(1e-6)
     gaussian = profile(dp_event.GaussianDpEvent(1000.0), ADD).epsilon(1e-6)
     # Without 80-bit floats the bound on rounding is wider.
@@ -256,7 +302,12 @@ def test_extreme_plans_stay_finite_bounded_and_ordered(rate, sigma, steps):
         ).epsilon(1e-5)
 
 
-plans = st.tuples(st.floats(1e-4, 0.9), st.floats(0.4, 20.0), st.integers(1, 3000), st.sampled_from([1e-3, 1e-5, 1e-8]))
+plans = st.tuples(
+    st.floats(1e-4, 0.9),
+    st.floats(0.4, 20.0),
+    st.integers(1, 3000),
+    st.sampled_from([1e-3, 1e-5, 1e-8]),
+)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -267,7 +318,10 @@ def test_epsilon_is_monotone(plan, relation):
     grace = 1 + 2e-4
     assert profile(poisson(rate, 1.1 * sigma, steps), relation).epsilon(delta) <= base * grace
     assert profile(poisson(rate, sigma, 2 * steps), relation).epsilon(delta) * grace >= base
-    assert profile(poisson(min(1.0, 1.1 * rate), sigma, steps), relation).epsilon(delta) * grace >= base
+    assert (
+        profile(poisson(min(1.0, 1.1 * rate), sigma, steps), relation).epsilon(delta) * grace
+        >= base
+    )
     assert profile(poisson(rate, sigma, steps), relation).epsilon(delta / 10) >= base
 
 
@@ -276,7 +330,9 @@ def test_epsilon_is_monotone(plan, relation):
 def test_composing_k_and_l_is_composing_k_plus_l(plan, more):
     rate, sigma, steps, delta = plan
     both = dp_event.ComposedDpEvent([poisson(rate, sigma, steps), poisson(rate, sigma, more)])
-    assert profile(both, ADD).epsilon(delta) == profile(poisson(rate, sigma, steps + more), ADD).epsilon(delta)
+    assert profile(both, ADD).epsilon(delta) == profile(
+        poisson(rate, sigma, steps + more), ADD
+    ).epsilon(delta)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -301,11 +357,20 @@ def test_arrays_and_numbers():
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_no_noise_is_no_privacy_and_no_release_costs_nothing(relation):
-    for event in (dp_event.NonPrivateDpEvent(), dp_event.GaussianDpEvent(0.0), poisson(0.1, 0.0, 3)):
+    for event in (
+        dp_event.NonPrivateDpEvent(),
+        dp_event.GaussianDpEvent(0.0),
+        poisson(0.1, 0.0, 3),
+    ):
         spent = profile(event, relation)
         assert spent.epsilon(1e-5) == math.inf
         assert spent.delta(3.0) == 1.0
-    for event in (dp_event.NoOpDpEvent(), dp_event.ComposedDpEvent([]), poisson(0.0, 1.0, 3), poisson(0.1, 1.0, 0)):
+    for event in (
+        dp_event.NoOpDpEvent(),
+        dp_event.ComposedDpEvent([]),
+        poisson(0.0, 1.0, 3),
+        poisson(0.1, 1.0, 0),
+    ):
         assert profile(event, relation).epsilon(1e-9) == 0.0
 
 
@@ -315,7 +380,10 @@ def test_no_noise_is_no_privacy_and_no_release_costs_nothing(relation):
         # dp_accounting's PLD accountant composes this once, whatever the count.
         (dp_event.SelfComposedDpEvent(dp_event.ZCDpEvent(0.5), 10), "ZCDpEvent"),
         (dp_event.UnsupportedDpEvent(), "UnsupportedDpEvent"),
-        (dp_event.SampledWithReplacementDpEvent(100, 10, dp_event.GaussianDpEvent(1.0)), "SampledWithReplacement"),
+        (
+            dp_event.SampledWithReplacementDpEvent(100, 10, dp_event.GaussianDpEvent(1.0)),
+            "SampledWithReplacement",
+        ),
         (dp_event.PoissonSampledDpEvent(0.1, poisson(0.1, 1.0)), "outside the sampling"),
         (dp_event.PoissonSampledDpEvent(1.5, dp_event.GaussianDpEvent(1.0)), "between 0 and 1"),
         (dp_event.GaussianDpEvent(-1.0), "noise multiplier"),

@@ -19,8 +19,14 @@ def by_enumeration(epsilons, at: float) -> float:
     """The hockey-stick divergence of randomised responses with these epsilons, over all answers."""
     total = 0.0
     for answers in itertools.product((True, False), repeat=len(epsilons)):
-        p = math.prod(1 / (1 + math.exp(-e if right else e)) for e, right in zip(epsilons, answers, strict=True))
-        q = math.prod(1 / (1 + math.exp(e if right else -e)) for e, right in zip(epsilons, answers, strict=True))
+        p = math.prod(
+            1 / (1 + math.exp(-e if right else e))
+            for e, right in zip(epsilons, answers, strict=True)
+        )
+        q = math.prod(
+            1 / (1 + math.exp(e if right else -e))
+            for e, right in zip(epsilons, answers, strict=True)
+        )
         total += max(0.0, p - math.exp(at) * q)
     return total
 
@@ -39,7 +45,8 @@ def test_composition_is_that_of_all_answers(count: int) -> None:
     for at in np.linspace(0.0, 0.5 * count, 23):
         exact = by_enumeration([0.5] * count, at)
         assert exact * (1 - 1e-9) - 1e-15 <= spent.delta(float(at)) <= exact * (1 + 1e-9) + 1e-12
-    # A wrong composition that forgets the count, as dp_accounting's PLDAccountant does, stops at 0.5.
+    # A wrong composition that forgets the count, as dp_accounting's PLDAccountant does, stops at
+    # 0.5.
     assert spent.epsilon(0.0) == pytest.approx(0.5 * count, rel=1e-9)
 
 
@@ -61,7 +68,9 @@ def test_the_pair_on_a_grid_is_an_upper_bound_near_the_closed_form() -> None:
 
 def test_pure_beside_gaussian_costs_more_than_either_and_less_than_the_sum() -> None:
     gaussian = dp_event.GaussianDpEvent(5.0)
-    both = profile(dp_event.ComposedDpEvent([pure_event(0.3), gaussian]), Relation.ADD_OR_REMOVE_ONE).epsilon(1e-6)
+    both = profile(
+        dp_event.ComposedDpEvent([pure_event(0.3), gaussian]), Relation.ADD_OR_REMOVE_ONE
+    ).epsilon(1e-6)
     alone = profile(gaussian, Relation.ADD_OR_REMOVE_ONE).epsilon(1e-6)
     assert max(alone, 0.3) < both <= alone + 0.3 + 1e-4
 
@@ -73,7 +82,9 @@ def test_edges() -> None:
         (dp_event.RandomizedResponseDpEvent(0.0, 2), math.inf),
         (dp_event.RandomizedResponseDpEvent(0.5, 4), math.log(5)),
     ):
-        assert profile(event, Relation.REPLACE_ONE).epsilon(0.0) == pytest.approx(epsilon, rel=1e-12)
+        assert profile(event, Relation.REPLACE_ONE).epsilon(0.0) == pytest.approx(
+            epsilon, rel=1e-12
+        )
     with pytest.raises(ValueError, match="between 0 and 1"):
         profile(dp_event.RandomizedResponseDpEvent(1.5, 2), Relation.REPLACE_ONE)
     for wrong in (0.0, -1.0, math.nan, math.inf, 1000.0):

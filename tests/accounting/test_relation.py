@@ -24,7 +24,9 @@ def test_distance_is_the_most_that_sums_of_bounded_rows_move(relation, norm):
     """Rows of norm at most 1, the two ends of a line among them: the bound holds, and is reached."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 3))
-    rows = np.vstack([rows / np.linalg.norm(rows, norm, axis=1, keepdims=True), np.eye(3), -np.eye(3)])
+    rows = np.vstack(
+        [rows / np.linalg.norm(rows, norm, axis=1, keepdims=True), np.eye(3), -np.eye(3)]
+    )
     most = max(np.linalg.norm(a - b, norm) for a, b in pairs_of_rows(relation, rows))
     assert most == pytest.approx(neighbours(relation).distance)
 
@@ -38,13 +40,20 @@ def test_of_cells_is_the_most_that_counts_move(relation):
 def test_a_size_is_checked_only_where_it_is_public():
     neighbours(ADD).check_size(9, 10)
     neighbours(REPLACE).check_size(10, 10)
-    with pytest.raises(ValueError, match="x has 9 records, but the plan says num_records=10, a public number"):
+    with pytest.raises(
+        ValueError, match="x has 9 records, but the plan says num_records=10, a public number"
+    ):
         neighbours(REPLACE).check_size(9, 10, "x has")
 
 
 @pytest.mark.parametrize(
     ("relation", "error"),
-    [(Relation.REPLACE_SPECIAL, ValueError), ("REPLACE_ONE", TypeError), (None, TypeError), ([REPLACE], TypeError)],
+    [
+        (Relation.REPLACE_SPECIAL, ValueError),
+        ("REPLACE_ONE", TypeError),
+        (None, TypeError),
+        ([REPLACE], TypeError),
+    ],
 )
 def test_what_is_not_accounted_for_is_refused(relation, error):
     """A comparison by hand would take each of these for one that adds or removes a record, at half the price."""
@@ -54,7 +63,8 @@ def test_what_is_not_accounted_for_is_refused(relation, error):
 
 def test_the_two_are_named_apart():
     words = [
-        (near.name("person"), near.act("person"), near.question("person")) for near in map(neighbours, (ADD, REPLACE))
+        (near.name("person"), near.act("person"), near.question("person"))
+        for near in map(neighbours, (ADD, REPLACE))
     ]
     assert words[0][:2] == ("one person added or removed", "adding or leaving out one person")
     assert words[1][:2] == ("one person replaced", "replacing one person by another")

@@ -88,11 +88,18 @@ def test_nothing_released_teaches_nothing():
 def test_warnings():
     strong = risk(profile(dp_event.GaussianDpEvent(10.0), ADD), 1e-6, num_records=10_000)
     assert strong.warnings == ()
-    assert any("above 10" in w for w in risk(profile(dp_event.GaussianDpEvent(0.2), ADD), 1e-6).warnings)
-    assert any("above 3" in w for w in risk(profile(dp_event.GaussianDpEvent(1.0), ADD), 1e-6).warnings)
+    assert any(
+        "above 10" in w for w in risk(profile(dp_event.GaussianDpEvent(0.2), ADD), 1e-6).warnings
+    )
+    assert any(
+        "above 3" in w for w in risk(profile(dp_event.GaussianDpEvent(1.0), ADD), 1e-6).warnings
+    )
     careless = risk(profile(dp_event.GaussianDpEvent(10.0), ADD), 1e-3, num_records=1000)
     assert any("one over the number of records" in w for w in careless.warnings)
-    assert any("precision" in w for w in risk(profile(dp_event.GaussianDpEvent(9.0), ADD, slack=1e-7), 1e-6).warnings)
+    assert any(
+        "precision" in w
+        for w in risk(profile(dp_event.GaussianDpEvent(9.0), ADD, slack=1e-7), 1e-6).warnings
+    )
     with pytest.raises(ValueError, match="delta is 0"):
         risk(profile(dp_event.GaussianDpEvent(1.0), ADD), 0)
 

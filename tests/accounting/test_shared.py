@@ -4,7 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from scipy.stats import norm
 
 from discreet.privacy.accounting import (
@@ -25,7 +31,9 @@ PAIRS = [(1.0, 1.0), (1 / 3, 2.0), (3.0, 1.0), (0.2, 1.0), (10.0, 10.0), (1.0, 1
 def gaussian(shift, epsilon):
     if shift < 1e-12:
         return np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0)))
-    return norm.cdf(shift / 2 - epsilon / shift) - np.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift)
+    return norm.cdf(shift / 2 - epsilon / shift) - np.exp(epsilon) * norm.cdf(
+        -shift / 2 - epsilon / shift
+    )
 
 
 def of_a_split(laplace, normal, angle, epsilon):
@@ -60,7 +68,10 @@ def test_neither_release_alone_is_the_worst():
     ends = [0.0, math.pi / 2]
     assert worst(laplace, normal, epsilon / 1.1, ends) < 1e-6
     assert (
-        profile(ComposedDpEvent([LaplaceDpEvent(laplace), GaussianDpEvent(normal)]), ADD).epsilon(1e-5) > 1.35 * epsilon
+        profile(ComposedDpEvent([LaplaceDpEvent(laplace), GaussianDpEvent(normal)]), ADD).epsilon(
+            1e-5
+        )
+        > 1.35 * epsilon
     )
 
 
@@ -80,21 +91,27 @@ def test_a_sample_is_amplified(rate):
 
 def test_several_cost_at_least_as_much_as_any_one_split():
     """Twenty releases of the same split, which composition knows exactly, and a Gaussian one beside them."""
-    shared = ComposedDpEvent([SelfComposedDpEvent(SharedDpEvent(2.0, 2.0), 20), GaussianDpEvent(3.0)])
+    shared = ComposedDpEvent(
+        [SelfComposedDpEvent(SharedDpEvent(2.0, 2.0), 20), GaussianDpEvent(3.0)]
+    )
     found = profile(shared, ADD)
     for angle in np.linspace(0.01, 1.56, 7):
         one = [LaplaceDpEvent(2.0 / math.sin(angle)), GaussianDpEvent(2.0 / math.cos(angle))]
-        split = profile(ComposedDpEvent([SelfComposedDpEvent(ComposedDpEvent(one), 20), GaussianDpEvent(3.0)]), ADD)
+        split = profile(
+            ComposedDpEvent([SelfComposedDpEvent(ComposedDpEvent(one), 20), GaussianDpEvent(3.0)]),
+            ADD,
+        )
         assert split.epsilon(1e-5) <= found.epsilon(1e-5)
     assert (
-        renyi_bound(shared, ADD).divergences[0] >= renyi_bound(GaussianDpEvent(2.0 / math.sqrt(20)), ADD).divergences[0]
+        renyi_bound(shared, ADD).divergences[0]
+        >= renyi_bound(GaussianDpEvent(2.0 / math.sqrt(20)), ADD).divergences[0]
     )
 
 
 def test_a_record_that_is_replaced_moves_both_twice_as_far():
-    assert profile(SharedDpEvent(2.0, 4.0), REPLACE).epsilon(1e-5) == profile(SharedDpEvent(1.0, 2.0), ADD).epsilon(
-        1e-5
-    )
+    assert profile(SharedDpEvent(2.0, 4.0), REPLACE).epsilon(1e-5) == profile(
+        SharedDpEvent(1.0, 2.0), ADD
+    ).epsilon(1e-5)
 
 
 def test_it_is_written_to_files():

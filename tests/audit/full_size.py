@@ -52,8 +52,14 @@ def worst_cases(runs: int) -> Audits:
     cases = {
         "DPSVI, full batch, 1 step, σ = 1": (plan(dp.FullBatch(), 1.0), "DPSVI"),
         "DPSVI, full batch, 8 steps, σ = √8": (plan(dp.FullBatch(), math.sqrt(8), 8), "DPSVI"),
-        "DPSVI, full batch, one replaced, 4 steps, σ = 4": (plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI"),
-        "DPSVI, Poisson q = 0.3, 8 steps, σ = 1.5": (plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000), "DPSVI"),
+        "DPSVI, full batch, one replaced, 4 steps, σ = 4": (
+            plan(dp.FullBatch(), 4.0, 4, REPLACE),
+            "DPSVI",
+        ),
+        "DPSVI, Poisson q = 0.3, 8 steps, σ = 1.5": (
+            plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000),
+            "DPSVI",
+        ),
         "DPSVI, Poisson q = 0.02, 16 steps, σ = 0.7": (
             plan(dp.PoissonSampling(0.02), 0.7, 16, num_records=1000),
             "DPSVI",
@@ -62,9 +68,14 @@ def worst_cases(runs: int) -> Audits:
             plan(dp.PoissonSampling(0.3), 2.0, 4, REPLACE),
             "DPSVI",
         ),
-        "DPSVI, batches of 3 of 8, 4 steps, σ = 3": (plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE), "DPSVI"),
+        "DPSVI, batches of 3 of 8, 4 steps, σ = 3": (
+            plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE),
+            "DPSVI",
+        ),
         "DPSVI, C follows a quantile, full batch, 4 steps, σ = 2": (
-            dataclasses.replace(plan(dp.FullBatch(), 2.0, 4), clipping_norm=dp.AdaptiveClipping(initial=1.0)),
+            dataclasses.replace(
+                plan(dp.FullBatch(), 2.0, 4), clipping_norm=dp.AdaptiveClipping(initial=1.0)
+            ),
             "DPSVI",
         ),
         "DPSGLD, full batch, 4 steps, σ = 2": (plan(dp.FullBatch(), 2.0, 4), "DPSGLD"),
@@ -72,7 +83,10 @@ def worst_cases(runs: int) -> Audits:
             plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000),
             "DPSGLD",
         ),
-        "DPSGLD, batches of 3 of 8, 4 steps, σ = 3": (plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE), "DPSGLD"),
+        "DPSGLD, batches of 3 of 8, 4 steps, σ = 3": (
+            plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE),
+            "DPSGLD",
+        ),
     }
     found: Audits = {
         name: lambda case=case: worst_case(*case).audit(delta=DELTA, runs=runs, progress_bar=False)
@@ -101,7 +115,9 @@ def mechanisms(runs: int) -> Audits:
         def program(key):
             first, second = jax.random.split(key)
             batch, mask = draw(first)
-            return dp.gaussian_mechanism(second, dp.sum_records(dp.clip_records(batch, 1.0), mask), stddev)
+            return dp.gaussian_mechanism(
+                second, dp.sum_records(dp.clip_records(batch, 1.0), mask), stddev
+            )
 
         return program
 
@@ -110,10 +126,15 @@ def mechanisms(runs: int) -> Audits:
 
     def fixed(x):
         full = jnp.ones(3, bool)
-        return sampled(lambda key: (dp.subsample_without_replacement(key, jnp.asarray(x), 3), full), 3.0)
+        return sampled(
+            lambda key: (dp.subsample_without_replacement(key, jnp.asarray(x), 3), full), 3.0
+        )
 
     options = {"runs": runs, "progress_bar": False}
-    lonely, crowd = np.array([[5.0], [0.0]], np.float32), np.array([[5.0], *[[-5.0]] * 7], np.float32)
+    lonely, crowd = (
+        np.array([[5.0], [0.0]], np.float32),
+        np.array([[5.0], *[[-5.0]] * 7], np.float32),
+    )
     tables = np.array([[1.0, 1.0], [0.0, 0.0]], np.float32)
     return {
         "gaussian_mechanism, σ = 1": lambda: audit_mechanism(
@@ -123,7 +144,11 @@ def mechanisms(runs: int) -> Audits:
             *sums(dp.laplace_mechanism), claim=1.0, delta=0.0, **options
         ),
         "poisson_subsample, clip, sum and noise, q = 0.3, σ = 1": lambda: audit_mechanism(
-            poisson(lonely), poisson(lonely[1:]), claim=plan(dp.PoissonSampling(0.3), 1.0), delta=DELTA, **options
+            poisson(lonely),
+            poisson(lonely[1:]),
+            claim=plan(dp.PoissonSampling(0.3), 1.0),
+            delta=DELTA,
+            **options,
         ),
         "subsample_without_replacement, likewise, 3 of 8, σ = 3": lambda: audit_mechanism(
             fixed(crowd),
@@ -161,10 +186,18 @@ def regression(runs: int) -> Verdict:
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (30, 2)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.float32)
-    there = np.concatenate([np.array([[9, -9]], np.float32), x]), np.concatenate([np.zeros(1, np.float32), y])
+    there = (
+        np.concatenate([np.array([[9, -9]], np.float32), x]),
+        np.concatenate([np.zeros(1, np.float32), y]),
+    )
     claim = plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=30)
     # So slow that the canary does not come to be explained.
-    fit = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
+    fit = dp.DPSVI(
+        logistic,
+        AutoNormal(logistic, init_loc_fn=init_to_feasible),
+        numpyro.optim.SGD(1e-3),
+        plan=claim,
+    )
     return audit_fit(fit, there, (x, y), delta=DELTA, runs=runs, progress_bar=False)
 
 
@@ -175,7 +208,9 @@ def by_one_run() -> Verdict:
 
 def others(runs: int) -> Audits:
     return {
-        "DPSVI, logistic regression of 30 records, q = 0.3, 8 steps, σ = 1.5": lambda: regression(runs // 2),
+        "DPSVI, logistic regression of 30 records, q = 0.3, 8 steps, σ = 1.5": lambda: regression(
+            runs // 2
+        ),
         "OnePosteriorSample, one draw (δ = 0)": lambda: one_draw(max(1000, runs // 25)),
         "DPSVI, full batch, 1 step, σ = 0.5, by one run of 1,000 canaries": by_one_run,
     }
@@ -206,22 +241,38 @@ def planted(scale: float) -> Iterator[tuple[Verdict, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=400_000, help="fits of each table (%(default)s)")
-    parser.add_argument("--faults", type=float, default=1.0, help="scale of the planted faults' numbers of fits")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of audit/ (%(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=int, default=400_000, help="fits of each table (%(default)s)"
+    )
+    parser.add_argument(
+        "--faults", type=float, default=1.0, help="scale of the planted faults' numbers of fits"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs"), help="folder of audit/ (%(default)s)"
+    )
     arguments = parser.parse_args()
     verdicts = []
-    for name, audit in (mechanisms(arguments.runs) | worst_cases(arguments.runs) | others(arguments.runs // 4)).items():
+    for name, audit in (
+        mechanisms(arguments.runs) | worst_cases(arguments.runs) | others(arguments.runs // 4)
+    ).items():
         started, used = time.perf_counter(), time.process_time()
         verdicts.append(dataclasses.replace(audit(), target=name))
         seconds = time.perf_counter() - started, time.process_time() - used
-        print(f"{name}: {verdicts[-1].epsilon_lower:.3f} of {verdicts[-1].claimed_epsilon:.3f}", end="")
+        print(
+            f"{name}: {verdicts[-1].epsilon_lower:.3f} of {verdicts[-1].claimed_epsilon:.3f}",
+            end="",
+        )
         print(f", {seconds[0]:.0f} s, {seconds[1]:.0f} s of CPU", flush=True)
     faults = []
     for verdict, because in planted(arguments.faults):
         faults.append((verdict, because))
-        print(f"{verdict.target}: {verdict.epsilon_lower:.3f}, claimed {verdict.claimed_epsilon:.3f}", flush=True)
+        print(
+            f"{verdict.target}: {verdict.epsilon_lower:.3f}, claimed {verdict.claimed_epsilon:.3f}",
+            flush=True,
+        )
     folder = arguments.out / "audit"
     folder.mkdir(parents=True, exist_ok=True)
     plot_verdicts(verdicts, folder / "claims.svg")
@@ -232,10 +283,14 @@ def main() -> int:
         "claims": [x.to_dict() for x in verdicts],
         "faults": [x.to_dict() | {"because": because} for x, because in faults],
     }
-    (folder / "results.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     accused = [x.target for x in verdicts if x.contradicted]
     missed = [x.target for x, _ in faults if x.epsilon_lower <= x.claimed_epsilon]
-    print(f"True claims contradicted: {accused or 'none'}. Planted faults missed: {missed or 'none'}.")
+    print(
+        f"True claims contradicted: {accused or 'none'}. Planted faults missed: {missed or 'none'}."
+    )
     return 1 if accused or missed else 0
 
 

@@ -1,11 +1,13 @@
 """Faults for an audit to find: the real step with one line broken, and a plan with which the fault shows.
 
-Used by the tests and by `full_size.py`, never by the library. Each fault replaces one function of the real code for as long as a
-`pytest.MonkeyPatch` holds. `Fault.plan` says what is claimed all the while, so the claim is false.
+Used by the tests and by `full_size.py`, never by the library. Each fault replaces one function of
+the real code for as long as a `pytest.MonkeyPatch` holds. `Fault.plan` says what is claimed all the
+while, so the claim is false.
 
-Power: of 2n runs of each table n judge the test. Where it gives no false alarm at all, the bound on their rate is 5.3 / n
-(99 % confidence), and the lower bound on ε about log(n TPR / 5.3). Where noise is left, as with half of it, the figures stand
-beside the plan. Seeds are fixed; the margins make the tests survive another.
+Power: of 2n runs of each table n judge the test. Where it gives no false alarm at all, the bound on
+their rate is 5.3 / n (99 % confidence), and the lower bound on ε about log(n TPR / 5.3). Where
+noise is left, as with half of it, the figures stand beside the plan. Seeds are fixed; the margins
+make the tests survive another.
 """
 
 from __future__ import annotations
@@ -52,11 +54,17 @@ class Fault:
     def audit(self, **options) -> Verdict:
         """The audit of whatever the code is now."""
         return worst_case(self.plan, others=self.others).audit(
-            delta=self.delta, runs=self.runs, progress_bar=False, target=f"DPSVI with {self.name}", **options
+            delta=self.delta,
+            runs=self.runs,
+            progress_bar=False,
+            target=f"DPSVI with {self.name}",
+            **options,
         )
 
 
-def plan(sampling, noise_multiplier, num_steps=1, relation=dp.Relation.ADD_OR_REMOVE_ONE, num_records=8):
+def plan(
+    sampling, noise_multiplier, num_steps=1, relation=dp.Relation.ADD_OR_REMOVE_ONE, num_records=8
+):
     return dp.PrivacyPlan(
         sampling=sampling,
         clipping_norm=1.0,
@@ -70,13 +78,19 @@ def plan(sampling, noise_multiplier, num_steps=1, relation=dp.Relation.ADD_OR_RE
 
 def no_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        mechanisms, "release", lambda key, total, *_: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3]))
+        mechanisms,
+        "release",
+        lambda key, total, *_: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3])),
     )
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     true_release = mechanisms.release
-    patch.setattr(mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise / 2, *of))
+    patch.setattr(
+        mechanisms,
+        "release",
+        lambda key, total, noise, *of: true_release(key, total, noise / 2, *of),
+    )
 
 
 def same_noise_each_step(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +100,9 @@ def same_noise_each_step(patch: pytest.MonkeyPatch) -> None:
 
 def same_batch_each_step(patch: pytest.MonkeyPatch) -> None:
     at = StepKeys.at
-    patch.setattr(StepKeys, "at", lambda keys, step: at(keys, step)._replace(sampling=keys.sampling))
+    patch.setattr(
+        StepKeys, "at", lambda keys, step: at(keys, step)._replace(sampling=keys.sampling)
+    )
 
 
 def _replace_engine(patch: pytest.MonkeyPatch, wrong_sum: Callable) -> None:
@@ -112,7 +128,9 @@ def mean_by_realised_size(patch: pytest.MonkeyPatch) -> None:
         total = engine(loss, u, records, mask, *rest, **options)
         # What a mean over the batch comes to, back on the scale of a sum over one of expected size.
         factor = MEAN.rate * MEAN.num_records / jnp.maximum(mask.sum(), 1)
-        return total._replace(gradient=jax.tree.map(lambda x: factor * x.astype(jnp.float32), total.gradient))
+        return total._replace(
+            gradient=jax.tree.map(lambda x: factor * x.astype(jnp.float32), total.gradient)
+        )
 
     _replace_engine(patch, wrong_sum)
 
@@ -136,8 +154,9 @@ FAULTS = (
         "the sum is C or -C, always: TPR 1 at FPR 0, so ε is at least log(500 / 5.3) = 4.5",
     ),
     Fault(
-        # At δ = 0.05 the claim is 1.57, and μ = 2 leads to a lower bound of 3.31 ± 0.20 with 8,000 runs (20 simulations): 8.9
-        # standard deviations. At δ = 1e-3, where the claim is 3.14, it is 3.72 ± 0.27: two, for tails are rare.
+        # At δ = 0.05 the claim is 1.57, and μ = 2 leads to a lower bound of 3.31 ± 0.20 with 8,000
+        # runs (20 simulations): 8.9 standard deviations. At δ = 1e-3, where the claim is 3.14, it
+        # is 3.72 ± 0.27: two, for tails are rare.
         "half the noise",
         half_the_noise,
         plan(dp.FullBatch(), 2.0, relation=dp.Relation.REPLACE_ONE),
@@ -177,7 +196,8 @@ FAULTS = (
 )
 FURTHER_FAULTS = (
     Fault(
-        # The sum of 16 releases is 16 C ± 8 C with the canary in all batches: TPR 0.1 at a FPR of 0.001.
+        # The sum of 16 releases is 16 C ± 8 C with the canary in all batches: TPR 0.1 at a FPR of
+        # 0.001.
         "same batch each step",
         same_batch_each_step,
         plan(dp.PoissonSampling(0.1), 1.0, num_steps=16, num_records=1000),

@@ -38,23 +38,37 @@ FIXED = plan(dp.FixedSizeSampling(3), 3.0, 3, REPLACE)
 
 def check(verdict, share):
     assert not verdict.contradicted, verdict
-    assert verdict.epsilon_lower >= share * verdict.claimed_epsilon, (verdict.epsilon_lower, verdict.claimed_epsilon)
+    assert verdict.epsilon_lower >= share * verdict.claimed_epsilon, (
+        verdict.epsilon_lower,
+        verdict.claimed_epsilon,
+    )
 
 
 @pytest.mark.parametrize(
     ("audited", "method", "share"),
     [
-        # Over eight seeds the lower bound was 0.53 to 1.01 of 2.93; with other noise, since there are counts, this one has 0.43.
+        # Over eight seeds the lower bound was 0.53 to 1.01 of 2.93; with other noise, since there
+        # are counts, this one has 0.43.
         (POISSON, "DPSVI", 0.14),
         (FIXED, "DPSGLD", 0.1),
         pytest.param(POISSON, "DPSGLD", 0.2, marks=pytest.mark.exhaustive),
         pytest.param(FIXED, "DPSVI", 0.2, marks=pytest.mark.exhaustive),
         pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSVI", 0.25, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI", 0.25, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSGLD", 0.25, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.PoissonSampling(0.3), 1.5, 4, REPLACE), "DPSVI", 0.1, marks=pytest.mark.exhaustive),
         pytest.param(
-            plan(dp.PoissonSampling(0.02), 0.6, 8, num_records=1000), "DPSVI", 0.0, marks=pytest.mark.exhaustive
+            plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI", 0.25, marks=pytest.mark.exhaustive
+        ),
+        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSGLD", 0.25, marks=pytest.mark.exhaustive),
+        pytest.param(
+            plan(dp.PoissonSampling(0.3), 1.5, 4, REPLACE),
+            "DPSVI",
+            0.1,
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            plan(dp.PoissonSampling(0.02), 0.6, 8, num_records=1000),
+            "DPSVI",
+            0.0,
+            marks=pytest.mark.exhaustive,
         ),
     ],
     ids=lambda x: f"{x.sampling} {x.relation.name}" if isinstance(x, dp.PrivacyPlan) else str(x),
@@ -67,7 +81,11 @@ def test_worst_cases(audited, method, share):
 def test_a_clipping_norm_that_moves():
     rule = dp.AdaptiveClipping(initial=1.0)
     moving = dp.PrivacyPlan(
-        sampling=dp.FullBatch(), clipping_norm=rule, noise_multiplier=2.0, num_steps=3, num_records=8
+        sampling=dp.FullBatch(),
+        clipping_norm=rule,
+        noise_multiplier=2.0,
+        num_steps=3,
+        num_records=8,
     )
     worst = worst_case(moving)
     assert worst.scores == {}
@@ -100,17 +118,29 @@ def test_the_marked_mechanisms():
     )
     check(verdict, 0.25)
     assert 0.2 < verdict.mu_lower < 0.5
-    check(audit_mechanism(*sums(dp.laplace_mechanism, 1.0), claim=1.0, delta=0.0, runs=2000, progress_bar=False), 0.7)
-    # A vector Laplace mechanism by an L2 bound of 1: the L1 norm is 8, so that epsilon is 16, where 2 is claimed.
-    wrong = [lambda key, x=x: dp.laplace_mechanism(key, jnp.full(64, x / 8), 0.5) for x in (1.0, 0.0)]
+    check(
+        audit_mechanism(
+            *sums(dp.laplace_mechanism, 1.0), claim=1.0, delta=0.0, runs=2000, progress_bar=False
+        ),
+        0.7,
+    )
+    # A vector Laplace mechanism by an L2 bound of 1: the L1 norm is 8, so that epsilon is 16, where
+    # 2 is claimed.
+    wrong = [
+        lambda key, x=x: dp.laplace_mechanism(key, jnp.full(64, x / 8), 0.5) for x in (1.0, 0.0)
+    ]
     ratio = {"likelihood ratio": lambda x: np.sum(np.abs(x) - np.abs(x - 1 / 8), axis=1)}
-    verdict = audit_mechanism(*wrong, claim=2.0, delta=0.0, runs=2000, scores=ratio, progress_bar=False)
+    verdict = audit_mechanism(
+        *wrong, claim=2.0, delta=0.0, runs=2000, scores=ratio, progress_bar=False
+    )
     assert "likelihood ratio" in verdict.score
     assert verdict.contradicted
     assert verdict.relation == "ADD_OR_REMOVE_ONE"
 
 
-@pytest.mark.parametrize("fault", ["none", "half of epsilon forgotten", "a record is counted twice"])
+@pytest.mark.parametrize(
+    "fault", ["none", "half of epsilon forgotten", "a record is counted twice"]
+)
 def test_a_choice_with_half_its_epsilon_or_twice_its_scores_is_found(fault, monkeypatch):
     """Two tables of two columns; the canary brings one nearer to what is expected, and takes the other from it."""
     if fault == "half of epsilon forgotten":
@@ -118,7 +148,9 @@ def test_a_choice_with_half_its_epsilon_or_twice_its_scores_is_found(fault, monk
         monkeypatch.setattr(mechanisms._integers, "coins", lambda epsilon: true(2 * epsilon))
     if fault == "a record is counted twice":
         true_count = mechanisms._markers._counted
-        monkeypatch.setattr(mechanisms._markers, "_counted", lambda *x, **y: [2 * true_count(*x, **y)[0]])
+        monkeypatch.setattr(
+            mechanisms._markers, "_counted", lambda *x, **y: [2 * true_count(*x, **y)[0]]
+        )
     options = {"sizes": (2, 2), "tables": [(0,), (1,)], "weights": (1, 1), "biases": (0, 0)}
 
     def program(kept):
@@ -151,7 +183,9 @@ def test_what_is_audited_is_what_runs():
     with pytest.raises(ValueError, match="made from a seed"):
         releases(dp.random.key())
     audited = np.asarray(jax.jit(releases)(key))
-    result = worst.method.run(key, *worst.with_canary, keep_gradients=True, require_proof=False, progress_bar=False)
+    result = worst.method.run(
+        key, *worst.with_canary, keep_gradients=True, require_proof=False, progress_bar=False
+    )
     np.testing.assert_allclose(audited[:, :1], short.rate * result.trace.gradients, atol=1e-5)
     np.testing.assert_allclose(audited[:, 1:], result.shares, atol=1e-5)
 
@@ -191,16 +225,29 @@ def test_a_model_of_ones_own(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (30, 2)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.float32)
-    table = np.concatenate([[[9.0, -9.0]], x]).astype(np.float32), np.concatenate([[1.0], y]).astype(np.float32)
+    table = (
+        np.concatenate([[[9.0, -9.0]], x]).astype(np.float32),
+        np.concatenate([[1.0], y]).astype(np.float32),
+    )
     claim = plan(dp.PoissonSampling(0.5), 1.0, 4, num_records=30)
-    fit = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
+    fit = dp.DPSVI(
+        logistic,
+        AutoNormal(logistic, init_loc_fn=init_to_feasible),
+        numpyro.optim.SGD(1e-3),
+        plan=claim,
+    )
     verdict = audit_fit(fit, table, (x, y), runs=2000, progress_bar=False)
     check(verdict, 0.1)
     monkeypatch.setattr(
         "discreet.privacy.mechanisms.release",
         lambda key, total, noise, *of: dp.mechanisms.Release(*jax.tree.map(jnp.float32, total[:3])),
     )
-    bare = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
+    bare = dp.DPSVI(
+        logistic,
+        AutoNormal(logistic, init_loc_fn=init_to_feasible),
+        numpyro.optim.SGD(1e-3),
+        plan=claim,
+    )
     assert audit_fit(bare, table, (x, y), runs=2000, progress_bar=False).contradicted
 
 
@@ -230,7 +277,9 @@ def test_runs_that_are_no_numbers_give_a_record_away():
     verdict = audit_mechanism(*sides, claim=1.0, delta=0.0, runs=400, progress_bar=False)
     assert verdict.contradicted
     with pytest.raises((TypeError, ValueError)):
-        audit_mechanism(lambda key: "text", sides[1], claim=1.0, delta=0.0, runs=20, progress_bar=False)
+        audit_mechanism(
+            lambda key: "text", sides[1], claim=1.0, delta=0.0, runs=20, progress_bar=False
+        )
 
 
 class TestVerdict:
@@ -281,7 +330,10 @@ X = np.zeros((4, 1), np.float32)
         (lambda: audit_mechanism(abs, abs, claim=-1.0, delta=0.0), "claim is -1"),
         (lambda: audit_mechanism(abs, abs, claim=1.0, delta=0.0, runs=5), "runs is 5"),
         (lambda: audit_mechanism(abs, abs, claim=1.0, delta=2.0), "delta is 2"),
-        (lambda: audit_mechanism(abs, abs, claim=1.0, delta=0.0, confidence=0.0), "confidence is 0"),
+        (
+            lambda: audit_mechanism(abs, abs, claim=1.0, delta=0.0, confidence=0.0),
+            "confidence is 0",
+        ),
         (lambda: audit_fit(abs, (X,), (X,)), "method is a builtin_function"),
         (lambda: audit_fit(worst_case(POISSON).method, (X,), (X,)), "one more with it"),
         (lambda: audit_fit(worst_case(FIXED).method, (X,), (X[1:],)), "as many with it"),
@@ -292,7 +344,10 @@ X = np.zeros((4, 1), np.float32)
         (lambda: audit_one_run(abs, 5, claim=1.0, delta=0.0), "at least 10"),
         (lambda: audit_one_run(abs, 50, claim=1.0, delta=0.0, guesses=60), "guesses is 60"),
         (lambda: audit_one_run(abs, 50, claim=FIXED, delta=1e-3), "is for one record replaced"),
-        (lambda: audit_one_run(lambda seed, x: np.zeros(3), 50, claim=1.0, delta=0.0), "scores of shape"),
+        (
+            lambda: audit_one_run(lambda seed, x: np.zeros(3), 50, claim=1.0, delta=0.0),
+            "scores of shape",
+        ),
     ],
 )
 def test_refusals(call, says):

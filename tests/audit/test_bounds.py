@@ -5,7 +5,14 @@ import pytest
 from dp_accounting import dp_event
 from scipy import stats
 
-from discreet.methods.audit import Rates, clopper_pearson, epsilon_lower_bound, judge, one_run_epsilon, one_run_p_value
+from discreet.methods.audit import (
+    Rates,
+    clopper_pearson,
+    epsilon_lower_bound,
+    judge,
+    one_run_epsilon,
+    one_run_p_value,
+)
 from discreet.privacy.accounting import Relation, profile
 
 EPSILON = 1.0
@@ -80,7 +87,10 @@ def test_the_lower_bound_on_a_gaussian_mechanism_with_a_choice_of_thresholds():
         power.append(rates.true_positive_rate > claim.true_positive_rate(rates.false_positive_rate))
         # Judged by the runs that it was chosen on.
         thresholds = np.sort(np.concatenate([present[0], absent[0]]))
-        rates = [Rates.of("", "", np.sum(present[0] > t), np.sum(absent[0] > t), 200, 0.1) for t in thresholds[-60::5]]
+        rates = [
+            Rates.of("", "", np.sum(present[0] > t), np.sum(absent[0] > t), 200, 0.1)
+            for t in thresholds[-60::5]
+        ]
         reused.append(max(x.epsilon(delta) for x in rates))
     most = stats.binom.ppf(1 - 1e-6, 100, 0.1)
     assert np.sum(np.array(found) > claim.epsilon(delta)) <= most
@@ -126,7 +136,9 @@ def test_one_run_p_value_by_its_definition():
         return stats.binom.sf(k - 1, r, accuracy)
 
     worst = max((tail(v - i) - tail(v)) / i for i in range(1, m + 1))
-    assert one_run_p_value(m, r, v, epsilon, delta) == pytest.approx(tail(v) + 2 * m * delta * worst)
+    assert one_run_p_value(m, r, v, epsilon, delta) == pytest.approx(
+        tail(v) + 2 * m * delta * worst
+    )
     assert one_run_p_value(m, r, v, epsilon, 0.0) < one_run_p_value(m, r, v, epsilon, delta)
     assert one_run_p_value(m, r, 0, epsilon, delta) == 1.0
 
@@ -148,7 +160,12 @@ def test_infinite_scores_are_on_their_side(score):
     ],
 )
 def test_refusals(change, says):
-    arguments = {"present": {"x": np.zeros(8)}, "absent": {"x": np.zeros(8)}, "delta": 0.0, "confidence": 0.9} | change
+    arguments = {
+        "present": {"x": np.zeros(8)},
+        "absent": {"x": np.zeros(8)},
+        "delta": 0.0,
+        "confidence": 0.9,
+    } | change
     with pytest.raises(ValueError, match=says):
         judge(arguments.pop("present"), arguments.pop("absent"), **arguments)
 

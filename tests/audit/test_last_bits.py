@@ -1,8 +1,9 @@
 """Last bits of what is released: which of two neighbouring tables was it? Against floating-point noise, and against ours.
 
-The attacker knows both candidate sums bit for bit, sees the release, and rules a candidate out if no value of the noise leads
-from it to what was released, as the machine computes it (Mironov, CCS 2012). The true candidate is never ruled out, which says
-that the attacker computes as the machine does.
+The attacker knows both candidate sums bit for bit, sees the release, and rules a candidate out if
+no value of the noise leads from it to what was released, as the machine computes it (Mironov, CCS
+2012). The true candidate is never ruled out, which says that the attacker computes as the machine
+does.
 """
 
 import jax
@@ -16,7 +17,15 @@ from numpyro.infer.autoguide import AutoDelta
 import discreet as dp
 from discreet.privacy.clipping import COUNT_SHARE
 from discreet.privacy.gradients._sums import LEAST_LOST
-from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
+from discreet.privacy.mechanisms import (
+    FLOAT_GAUSSIAN,
+    GAUSSIAN,
+    LAPLACE,
+    Mechanism,
+    _integers,
+    add_noise,
+    levels_for,
+)
 from discreet.privacy.random._tables import DESIGNS
 
 KEY = dp.random.key(20261123)
@@ -34,7 +43,12 @@ def ruled_out_floats(out: np.ndarray, x: np.ndarray, stddev: float) -> np.ndarra
 
 
 def ruled_out_integers(
-    out: np.ndarray, x: np.ndarray, size: float, multiplier: float, levels: int, mechanism: Mechanism = GAUSSIAN
+    out: np.ndarray,
+    x: np.ndarray,
+    size: float,
+    multiplier: float,
+    levels: int,
+    mechanism: Mechanism = GAUSSIAN,
 ) -> np.ndarray:
     """Coordinates that no value of the discrete noise leads to from x."""
     law = mechanism.law(levels)
@@ -46,7 +60,11 @@ def ruled_out_integers(
     words = [np.asarray(w, np.int64) for w in _integers.rounded(jnp.asarray(x), spacing, law.words)]
     own = sum(word << 24 * i for i, word in enumerate(words))
     noise = np.round(out.astype(np.float64) / float(spacing)).astype(np.int64) - own
-    parts = [jnp.int32(noise)] if law.words == 2 else [jnp.int32(noise & 0xFFFFFF), jnp.int32(noise >> 24)]
+    parts = (
+        [jnp.int32(noise)]
+        if law.words == 2
+        else [jnp.int32(noise & 0xFFFFFF), jnp.int32(noise >> 24)]
+    )
     total = _integers.added([jnp.int32(w) for w in words], parts)
     *lower, value = (np.asarray(w, np.float32) for w in total)
     for word in reversed(lower):
@@ -93,12 +111,15 @@ def test_a_sum_that_is_not_rounded_to_the_grid_is_found():
     assert ruled_out_integers(out, false, MULTIPLIER, MULTIPLIER, 2).mean() > LEAST_FOUND
 
 
-# --- the private step and whole fits -----------------------------------------------------------------
+# --- the private step and whole fits
+# -----------------------------------------------------------------
 
 
 def model(x):
     """A record's gradient in w is w - x: with one record or two, the attacker knows every rounding of the sum."""
-    w = numpyro.sample("w", dist.ImproperUniform(dist.constraints.real_vector, (), event_shape=x.shape[1:]))
+    w = numpyro.sample(
+        "w", dist.ImproperUniform(dist.constraints.real_vector, (), event_shape=x.shape[1:])
+    )
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("x", dist.Normal(w, 1.0).to_event(1), obs=x)
 
@@ -147,9 +168,19 @@ def test_one_private_step(mechanism):
     states = [dpsvi.init(jax.random.fold_in(KEY, number), table) for number in range(releases)]
     moved = [dpsvi.update(state, table)[0] for state in states]
     # From zero, by a power of two: the parameters are the release, bit for bit.
-    gradients = np.stack([-(2.0**30) * np.asarray(dpsvi.optim.get_params(x.optim_state)["w_auto_loc"]) for x in moved])
+    gradients = np.stack(
+        [
+            -(2.0**30) * np.asarray(dpsvi.optim.get_params(x.optim_state)["w_auto_loc"])
+            for x in moved
+        ]
+    )
     assert gradients.size >= (10**6 if mechanism is GAUSSIAN else 10**5)
-    check(mechanism, gradients.astype(np.float32), np.zeros_like(gradients, np.float32), np.asarray(table))
+    check(
+        mechanism,
+        gradients.astype(np.float32),
+        np.zeros_like(gradients, np.float32),
+        np.asarray(table),
+    )
 
 
 @pytest.mark.parametrize("mechanism", [FLOAT_GAUSSIAN, GAUSSIAN], ids=["floats", "integers"])

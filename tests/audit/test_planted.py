@@ -9,7 +9,12 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 # tests/inference/test_neighbours.py and test_proof.py have the others in `make test`.
 ESSENTIAL = {"no noise", "clip skipped", "same noise each step"}
 CASES = [
-    *(pytest.param(x, marks=pytest.mark.essential if x.name in ESSENTIAL else pytest.mark.exhaustive) for x in FAULTS),
+    *(
+        pytest.param(
+            x, marks=pytest.mark.essential if x.name in ESSENTIAL else pytest.mark.exhaustive
+        )
+        for x in FAULTS
+    ),
     *(pytest.param(x, marks=pytest.mark.exhaustive) for x in FURTHER_FAULTS),
 ]
 
@@ -33,7 +38,9 @@ def test_the_code_without_the_fault_is_not_accused(fault):
 
 
 @pytest.mark.parametrize(
-    "fault", [x for x in FAULTS if x.name in ("clip skipped", "mean by realised size")], ids=lambda x: x.name
+    "fault",
+    [x for x in FAULTS if x.name in ("clip skipped", "mean by realised size")],
+    ids=lambda x: x.name,
 )
 @pytest.mark.exhaustive
 def test_with_another_seed(fault, monkeypatch):

@@ -19,7 +19,9 @@ class Made(unittest.TestCase):
     def test_strange(self):
         self.assertTrue({strange})
 """
-EXAMPLE = "import sys, d3p.svi\nprint('fitted in', sys.argv[2], 'epochs by', d3p.svi.DPSVI.__module__)"
+EXAMPLE = (
+    "import sys, d3p.svi\nprint('fitted in', sys.argv[2], 'epochs by', d3p.svi.DPSVI.__module__)"
+)
 
 
 @pytest.fixture
@@ -29,7 +31,11 @@ def checkout(tmp_path):
     def write(*, imports, strange=True):
         folder = tmp_path / "clone"
         modules = dict.fromkeys(("__init__", "minibatch", "modelling", "random"), "")
-        modules["svi"] = "class DPSVI: pass\ndef full_norm(x): return 5.0" if imports else "import of_another_time"
+        modules["svi"] = (
+            "class DPSVI: pass\ndef full_norm(x): return 5.0"
+            if imports
+            else "import of_another_time"
+        )
         modules["dputil"] = (
             "def approximate_sigma(*_): return 1.0,\napproximate_sigma_remove_relation = approximate_sigma"
         )
@@ -65,7 +71,10 @@ def test_a_test_that_fails_needs_its_reason(checkout, capsys):
 def test_a_failure_without_a_reason_ends_with_status_1(checkout, capsys):
     assert beside_d3p.main([str(checkout(imports=False, strange=False)), "--only", "tests"]) == 1
     printed = capsys.readouterr().out
-    assert "Without a reason:\n  tests.test_made.Made.test_strange: AssertionError: False is not true" in printed
+    assert (
+        "Without a reason:\n  tests.test_made.Made.test_strange: AssertionError: False is not true"
+        in printed
+    )
 
 
 def test_d3p_runs_beside_ours_where_it_imports(checkout, capsys):

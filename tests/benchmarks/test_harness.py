@@ -3,7 +3,18 @@
 import pytest
 
 from benchmarks import _results
-from benchmarks._harness import FULL, QUICK, TINY, Figure, Outcome, Program, Timing, alternate, quartiles, ratio
+from benchmarks._harness import (
+    FULL,
+    QUICK,
+    TINY,
+    Figure,
+    Outcome,
+    Program,
+    Timing,
+    alternate,
+    quartiles,
+    ratio,
+)
 
 
 def test_programs_take_turns_and_none_always_follows_the_same_one() -> None:
@@ -26,7 +37,11 @@ def test_a_figure_is_the_median_of_paired_ratios() -> None:
 
 def test_the_parts_of_a_step_are_added_within_each_round() -> None:
     """The round that was slow for all counts as any other."""
-    timings = [Timing("a", [1.0, 9.0, 1.0], 1), Timing("b", [1.0, 9.0, 1.0], 1), Timing("c", [1.0, 9.0, 4.0], 1)]
+    timings = [
+        Timing("a", [1.0, 9.0, 1.0], 1),
+        Timing("b", [1.0, 9.0, 1.0], 1),
+        Timing("c", [1.0, 9.0, 4.0], 1),
+    ]
     assert Outcome("toy", "a toy", timings).together(["a", "b"], "c") == 2.0
 
 
@@ -50,7 +65,9 @@ def test_only_tests_shrink_a_problem() -> None:
 
 
 def example() -> dict:
-    outcome = Outcome("toy", "a toy", [Timing("a", [2e-3, 2e-3], 5), Timing("b", [1e-6, 1e-6], 5, "fast")])
+    outcome = Outcome(
+        "toy", "a toy", [Timing("a", [2e-3, 2e-3], 5), Timing("b", [1e-6, 1e-6], 5, "fast")]
+    )
     outcome.compare("a / b", "a", "b", ("<=", 1.7), "a and b alone")
     outcome.compare("a / absent", "a", "absent")
     outcome.skipped["Opacus"] = "not installed"
@@ -62,7 +79,10 @@ def example() -> dict:
 def test_results_say_what_was_measured_where_and_what_was_missed() -> None:
     results = example()
     text = _results.as_markdown(results)
-    assert "| toy | a / b | ≤ 1.70 | 2,000 | 2,000 to 2,000 | 2,000 | **missed**: a and b alone |" in text
+    assert (
+        "| toy | a / b | ≤ 1.70 | 2,000 | 2,000 to 2,000 | 2,000 | **missed**: a and b alone |"
+        in text
+    )
     assert "| b | 1.00 µs | 1.00 µs | fast |" in text
     assert "Skipped, Opacus: not installed." in text
     assert [figure["name"] for figure in results["workloads"]["toy"]["figures"]] == ["a / b"]
@@ -86,7 +106,14 @@ def test_tables_of_a_page_are_replaced_and_its_words_kept() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1234.5, "1,234"), (100.4, "100"), (12.345, "12.3"), (1.0, "1.00"), (0.0123, "0.0123"), (0, "0")],
+    [
+        (1234.5, "1,234"),
+        (100.4, "100"),
+        (12.345, "12.3"),
+        (1.0, "1.00"),
+        (0.0123, "0.0123"),
+        (0, "0"),
+    ],
 )
 def test_three_digits(value: float, text: str) -> None:
     assert _results.number(value) == text

@@ -21,24 +21,40 @@ def results(repository: Path) -> dict[str, Any]:
 
 def test_page_shows_the_results_as_measured(repository: Path, results: dict[str, Any]) -> None:
     page = (repository / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    assert _results.fill(page, results) == page, "run `python -m benchmarks --fill`, which fills the page's tables"
-    assert _results.as_markdown(results) == (repository / "benchmarks" / "results.md").read_text(encoding="utf-8")
+    assert _results.fill(page, results) == page, (
+        "run `python -m benchmarks --fill`, which fills the page's tables"
+    )
+    assert _results.as_markdown(results) == (repository / "benchmarks" / "results.md").read_text(
+        encoding="utf-8"
+    )
     assert (repository / "benchmarks" / "batch_sweep.svg").is_file()
 
 
 def test_every_mark_of_the_page_is_one_that_can_be_filled(repository: Path) -> None:
     page = (repository / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     marks = re.findall(r"<!-- begin: (\w+) ?(\S*) -->", page)
-    names = {name.replace("_", "-") for name in WORKLOADS} | {"vae-128", "vae-1024", "sampler-scaling"}
+    names = {name.replace("_", "-") for name in WORKLOADS} | {
+        "vae-128",
+        "vae-1024",
+        "sampler-scaling",
+    }
     assert len(marks) == page.count("<!-- end -->") > 0
-    assert {"measured"} <= {what for what, _ in marks} <= {"bounds", "floors", "figures", "timings", "measured"}
+    assert (
+        {"measured"}
+        <= {what for what, _ in marks}
+        <= {"bounds", "floors", "figures", "timings", "measured"}
+    )
     assert {name for _, name in marks if name} <= names
 
 
 def test_results_are_those_of_a_full_run(results: dict[str, Any]) -> None:
     workloads = results["workloads"]
     assert {workload["measured"]["scale"] for workload in workloads.values()} == {"full"}
-    figures = {(name, figure["name"]) for name, workload in workloads.items() for figure in workload["figures"]}
+    figures = {
+        (name, figure["name"])
+        for name, workload in workloads.items()
+        for figure in workload["figures"]
+    }
     assert {
         ("vae-128", "private / NumPyro, not private"),
         ("vae-1024", "private / NumPyro, not private"),

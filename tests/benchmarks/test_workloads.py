@@ -106,7 +106,9 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            "logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}, marks=pytest.mark.exhaustive
+            "logistic",
+            {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}},
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
         pytest.param(
@@ -169,7 +171,12 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
 
     def answer(*question: Any) -> dict[str, float]:
         asked.append(question)
-        return {"init_seconds": 1.0, "compile_seconds": 3.0, "working_bytes": 2**20, "peak_bytes": 2**30}
+        return {
+            "init_seconds": 1.0,
+            "compile_seconds": 3.0,
+            "working_bytes": 2**20,
+            "peak_bytes": 2**30,
+        }
 
     monkeypatch.setattr(compile_time, "ask", answer)
     monkeypatch.setattr(memory, "ask", answer)
@@ -218,7 +225,9 @@ def test_public_tables_are_read_in_one_way_and_intervals_hold(
 
 def test_private_posteriors_are_compared_on_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posteriors, "EPSILONS", (3.0,))
-    monkeypatch.setattr(posteriors, "load", Mock(side_effect=AbsentError("diffprivlib does not import")))
+    monkeypatch.setattr(
+        posteriors, "load", Mock(side_effect=AbsentError("diffprivlib does not import"))
+    )
     # Most of the time would go into compiling it.
     monkeypatch.delitem(posteriors.CONTENDERS, "discreet, DPSVI")
     (outcome,) = posteriors.measure(TINY)
@@ -250,8 +259,12 @@ def test_the_reference_is_the_mode_of_the_posterior() -> None:
 
 def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twins of an invented table: only those from counts have a bound in a full run, and absent peers are named."""
-    monkeypatch.setattr(synthetic, "load", absent := Mock(side_effect=AbsentError("mbi does not import")))
-    by_counts, peer, *others = synthetic.measure(TINY, ("counts", "mst", "smartnoise-mst", "smartnoise-aim"))
+    monkeypatch.setattr(
+        synthetic, "load", absent := Mock(side_effect=AbsentError("mbi does not import"))
+    )
+    by_counts, peer, *others = synthetic.measure(
+        TINY, ("counts", "mst", "smartnoise-mst", "smartnoise-aim")
+    )
     found = {figure.name: figure.value for figure in by_counts.figures}
     assert 0.5 < found["ε = 1: AUC"] <= 1
     assert 0 < found["ε = 1: TV, one column"] < found["ε = 1: TV, two columns"] < 0.5
@@ -270,23 +283,33 @@ def test_figures_are_compared_with_the_tables_own(monkeypatch: pytest.MonkeyPatc
     def exact(table: Any, questions: Any) -> Any:
         return lambda: {question: figures.truth(table, question) + 1e-3 for question in questions}
 
-    monkeypatch.setattr(figures, "RIVALS", {"diffprivlib": exact, "OpenDP": Mock(side_effect=AbsentError("no wheel"))})
+    monkeypatch.setattr(
+        figures,
+        "RIVALS",
+        {"diffprivlib": exact, "OpenDP": Mock(side_effect=AbsentError("no wheel"))},
+    )
     for outcome in figures.measure(TINY):
         assert outcome.skipped == {"OpenDP": "no wheel"}
         for question in outcome.facts.values():
             assert question["diffprivlib"] == pytest.approx(1e-3)
             # A quantile may be exact in all draws.
             assert 0 <= question["discreet"] < 10 * question["half-width"]
-        held = next(figure for figure in outcome.figures if figure.name == "95 % intervals that hold")
+        held = next(
+            figure for figure in outcome.figures if figure.name == "95 % intervals that hold"
+        )
         # A right one holds in fewer than 6 of 10 draws once in 15,000 runs.
         assert held.value >= 60
         words = "questions with an error of at most that of diffprivlib"
         counted = [figure.value for figure in outcome.figures if figure.name == words]
-        exactly = sum(question["discreet"] <= question["diffprivlib"] for question in outcome.facts.values())
+        exactly = sum(
+            question["discreet"] <= question["diffprivlib"] for question in outcome.facts.values()
+        )
         assert counted == ([] if len(outcome.facts) == 1 else [exactly])
 
 
-def test_a_peers_program_gets_all_public_levels_and_its_rows_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peers_program_gets_all_public_levels_and_its_rows_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a stand-in for smartnoise-synth whose twin is the table itself: its shares are the table's own."""
     train, test, schema = synthetic.tables(TINY)
     sizes = synthetic.Levels(schema, synthetic.SLICES).sizes
@@ -299,7 +322,9 @@ def test_a_peers_program_gets_all_public_levels_and_its_rows_are_decoded(monkeyp
             public = np.array(transformer.fit.call_args.args[0])
             assert [set(column) for column in public.T] == [set(range(size)) for size in sizes]
             assert self.settings == (1.0, synthetic.DELTA, {"rounds": 3})
-            self.synthesizer = Mock(synthetic_data=lambda method: cells if method == "sample" else 0 * cells)
+            self.synthesizer = Mock(
+                synthetic_data=lambda method: cells if method == "sample" else 0 * cells
+            )
 
         def sample(self) -> np.ndarray:
             return self.synthesizer.synthetic_data()
@@ -317,7 +342,9 @@ def test_the_budget_of_a_peer_is_what_its_privacy_costs() -> None:
     """Gaussian noise of this budget costs no more than epsilon, and not much less, by the exact profile."""
     for epsilon in (0.3, 3.0):
         rho = synthetic.concentrated(epsilon, 1e-5)
-        spent = profile(GaussianDpEvent(math.sqrt(1 / (2 * rho))), dp.Relation.ADD_OR_REMOVE_ONE).epsilon(1e-5)
+        spent = profile(
+            GaussianDpEvent(math.sqrt(1 / (2 * rho))), dp.Relation.ADD_OR_REMOVE_ONE
+        ).epsilon(1e-5)
         assert 0.85 * epsilon < spent <= epsilon
 
 
@@ -343,10 +370,14 @@ def test_private_and_non_private_fit_the_same_network() -> None:
     private = PrivateFit(problem, problem.poisson(10), 3)
     plain = NonPrivateFit(problem, 10, 3)
     assert private.num_parameters == plain.num_parameters == SMALL.num_parameters
-    before = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
+    before = jnp.concatenate(
+        [x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))]
+    )
     private.run()
     plain.run()
-    after = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
+    after = jnp.concatenate(
+        [x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))]
+    )
     assert private.losses.shape == plain.losses.shape == (3,)
     assert np.all(before != after)
     assert int(private.state.step) == 3
@@ -372,7 +403,9 @@ def test_loss_for_other_peers_is_numpyros() -> None:
     named = {f"{name}$params": value for name, value in parameters.items()}
     elbo = Trace_ELBO(num_particles=2000)
     theirs = elbo.loss(jax.random.key(1), named, SMALL.model, SMALL.guide, *problem.data, N=40)
-    ours = jax.vmap(lambda key: SMALL.loss(parameters, problem.data[0], key))(jax.random.split(jax.random.key(2), 2000))
+    ours = jax.vmap(lambda key: SMALL.loss(parameters, problem.data[0], key))(
+        jax.random.split(jax.random.key(2), 2000)
+    )
     # Both are means of 2,000 draws; 5 standard errors of their difference.
     assert abs(float(theirs) - float(jnp.mean(ours))) < 5 * float(jnp.std(ours)) * (2 / 2000) ** 0.5
 
@@ -398,7 +431,9 @@ def test_jax_privacy_clips_to_the_norm() -> None:
 
 @pytest.mark.parametrize("way", ["non-private", "ghost", "hooks"])
 def test_torch_contenders_are_the_same_network_and_clip(way: str) -> None:
-    problem = dataclasses.replace(auto_encoder(dense(), 30), clipping_norm=0.5, noise_multiplier=1e-6)
+    problem = dataclasses.replace(
+        auto_encoder(dense(), 30), clipping_norm=0.5, noise_multiplier=1e-6
+    )
     fit = peer(lambda: _opacus.TorchFit(problem, 400, 50, 4, 2, way))
     assert fit.num_parameters == 688_884
     fit.run()
@@ -416,9 +451,17 @@ def test_torch_loss_is_the_negative_elbo() -> None:
     torch = peer(lambda: load("torch"))
     rng = np.random.default_rng(0)
     logits, images = rng.normal(size=(3, 7)), rng.integers(0, 2, (3, 7)).astype(float)
-    latent, loc, scale = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.uniform(0.5, 2, (3, 2))
-    theirs = _opacus.NegativeELBO(torch)([torch.tensor(x) for x in (logits, latent, loc, scale)], torch.tensor(images))
-    entropy = -dist.Normal(loc, scale).log_prob(latent).sum(1) + dist.Normal(0, 1).log_prob(latent).sum(1)
+    latent, loc, scale = (
+        rng.normal(size=(3, 2)),
+        rng.normal(size=(3, 2)),
+        rng.uniform(0.5, 2, (3, 2)),
+    )
+    theirs = _opacus.NegativeELBO(torch)(
+        [torch.tensor(x) for x in (logits, latent, loc, scale)], torch.tensor(images)
+    )
+    entropy = -dist.Normal(loc, scale).log_prob(latent).sum(1) + dist.Normal(0, 1).log_prob(
+        latent
+    ).sum(1)
     pixels = dist.Bernoulli(logits=jnp.asarray(logits)).log_prob(images).sum(1)
     np.testing.assert_allclose(theirs.numpy(), -(entropy + pixels), rtol=1e-5)
 

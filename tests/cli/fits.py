@@ -14,15 +14,28 @@ from discreet.tabular.models import MixtureOfProducts
 from discreet.tabular.synthetic import write_fitted
 from discreet.tabular.tables import Schema
 
-PLAN = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
+PLAN = PrivacyPlan(
+    sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50
+)
 
 
-def made_up_result(model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes: Any) -> DPSVIResult:
+def made_up_result(
+    model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes: Any
+) -> DPSVIResult:
     """Make up a result that a fit of the model could have given."""
     levels, rng = sum(model.sizes), np.random.default_rng(0)
-    shapes = {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
-    params = {f"{name}_auto_loc": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
-    params |= {f"{name}_auto_scale": np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
+    shapes = {
+        "component": (model.components,),
+        "base": (levels,),
+        "deviations": (model.components, levels),
+    }
+    params = {
+        f"{name}_auto_loc": rng.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    params |= {
+        f"{name}_auto_scale": np.full(shape, 0.1, np.float32) for name, shape in shapes.items()
+    }
     steps = plan.num_steps
     fields: dict[str, Any] = {
         "params": params,
@@ -34,7 +47,11 @@ def made_up_result(model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes
         "statement": make_statement(plan, steps_completed=steps, reproducible=False),
         "plan": plan,
         "steps_completed": steps,
-        "_form": Form(((ArrayForm((len(model.schema.columns),), "int32"),), {}), tuple(shapes), keeps_local=False),
+        "_form": Form(
+            ((ArrayForm((len(model.schema.columns),), "int32"),), {}),
+            tuple(shapes),
+            keeps_local=False,
+        ),
     }
     return DPSVIResult(**{**fields, **changes})
 

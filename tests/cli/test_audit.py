@@ -13,7 +13,19 @@ from discreet.interfaces.cli._app import app
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 RUN = CliRunner()
-SMALL = ["audit", "--sampling", "full", "--steps", "1", "--delta", "1e-3", "--runs", "200", "--relation", "replace-one"]
+SMALL = [
+    "audit",
+    "--sampling",
+    "full",
+    "--steps",
+    "1",
+    "--delta",
+    "1e-3",
+    "--runs",
+    "200",
+    "--relation",
+    "replace-one",
+]
 SMALL += ["--num-records", "8"]
 
 
@@ -29,7 +41,9 @@ def test_a_true_claim(tmp_path):
 
 def test_a_contradiction_has_an_exit_code(monkeypatch):
     monkeypatch.setattr(
-        mechanisms, "release", lambda key, total, noise, *of: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3]))
+        mechanisms,
+        "release",
+        lambda key, total, noise, *of: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3])),
     )
     outcome = RUN.invoke(app, [*SMALL, "--epsilon", "1", "--json"])
     assert outcome.exit_code == 1, outcome.stderr
@@ -70,7 +84,12 @@ def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
     outcome = RUN.invoke(app, ["audit", name])
     assert outcome.exit_code == code
     assert says in " ".join((outcome.stdout + outcome.stderr).split())
-    for beside in (("--epsilon", "1"), ("--runs", "100000"), ("--others", "3"), ("--confidence", "0.5")):
+    for beside in (
+        ("--epsilon", "1"),
+        ("--runs", "100000"),
+        ("--others", "3"),
+        ("--confidence", "0.5"),
+    ):
         assert RUN.invoke(app, ["audit", name, *beside]).exit_code == 2
 
 
@@ -78,13 +97,22 @@ def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
     ("arguments", "says"),
     [
         ([], "give one of --noise-multiplier and --epsilon"),
-        (["--noise-multiplier", "1", "--epsilon", "1"], "give one of --noise-multiplier and --epsilon"),
+        (
+            ["--noise-multiplier", "1", "--epsilon", "1"],
+            "give one of --noise-multiplier and --epsilon",
+        ),
         (["--noise-multiplier", "1"], "one of --rate"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--runs", "3"], "runs is 3"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--others", "0"], "others is 0"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--confidence", "1"], "confidence is 1"),
-        (["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"], "give it the ending .json"),
-        (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "does not exist: create it"),
+        (
+            ["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"],
+            "give it the ending .json",
+        ),
+        (
+            ["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"],
+            "does not exist: create it",
+        ),
     ],
 )
 def test_bad_input(arguments, says):

@@ -82,13 +82,17 @@ def test_wrong_words_are_answered(folder, words: str) -> None:
 
 
 def test_counts_without_the_pairs_are_refused_with_what_to_count(folder) -> None:
-    (folder / "more.toml").write_text(SCHEMA + '[columns.region]\nkind = "binary"\ncategories = ["north", "south"]\n')
+    (folder / "more.toml").write_text(
+        SCHEMA + '[columns.region]\nkind = "binary"\ncategories = ["north", "south"]\n'
+    )
     plan = dp.marginals.description_plan(
         dp.tables.schema_from_toml(folder / "more.toml"), epsilon=1.0, delta=1e-5, slices=4
     )
     counts = np.full(sum(plan.cells), 30.0)
     sums = np.zeros(2 * sum(plan.sum_cells))
-    dp.marginals.Marginals(plan, counts, plan.state(reproducible=False), sums).save(folder / "few.counts")
+    dp.marginals.Marginals(plan, counts, plan.state(reproducible=False), sums).save(
+        folder / "few.counts"
+    )
     outcome = call("check", "formula", "few.counts")
     assert outcome.exit_code == 2
     assert "all" in outcome.stderr

@@ -16,7 +16,8 @@ from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
 
 RUN = CliRunner()
-# A cell and its encoded values: in a file of the cache they would show as the bytes of a float32 or a float64.
+# A cell and its encoded values: in a file of the cache they would show as the bytes of a float32 or
+# a float64.
 CELLS = np.array([17.328125, 61.640625, 23.015625, 88.765625])
 
 
@@ -46,7 +47,12 @@ def contents(folder) -> bytes:
 def unpacked(content: bytes) -> bytes:
     """JAX packs with zstandard where that is installed, else with zlib."""
     if importlib.util.find_spec("zstandard") is not None:
-        return importlib.import_module("zstandard").ZstdDecompressor().decompressobj().decompress(content)
+        return (
+            importlib.import_module("zstandard")
+            .ZstdDecompressor()
+            .decompressobj()
+            .decompress(content)
+        )
     try:
         return zlib.decompress(content)
     except zlib.error:
@@ -61,7 +67,16 @@ def patterns(column) -> list[bytes]:
 
 def fit(folder, table, out):
     options = "--model linear --target y --bounds x=0:100,y=0:100 --epsilon 1 --steps 20 --rate 0.5 --json"
-    command = ["--compilation-cache", str(folder), "fit", "--data", str(table), "--out", str(out), *options.split()]
+    command = [
+        "--compilation-cache",
+        str(folder),
+        "fit",
+        "--data",
+        str(table),
+        "--out",
+        str(out),
+        *options.split(),
+    ]
     return RUN.invoke(app, command)
 
 
@@ -90,7 +105,8 @@ def test_the_cache_serves_the_next_fit_and_holds_no_record(tmp_path, settings_of
     jax.clear_caches()
     outcome = fit(folder, table, tmp_path / "second")
     assert outcome.exit_code == 0, outcome.stderr
-    # The second fit, with another key and other initial values, needs no further program for its loop.
+    # The second fit, with another key and other initial values, needs no further program for its
+    # loop.
     assert {name for name in files if "chunk" in name} == {
         file.name for file in folder.rglob("*-cache") if "chunk" in file.name
     }

@@ -37,7 +37,9 @@ def test_values(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = ["discreet", *words.split()]
     monkeypatch.setenv("_DISCREET_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"discreet {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(typed) - 1 if words and not words.endswith(" ") else len(typed)))
+    monkeypatch.setenv(
+        "COMP_CWORD", str(len(typed) - 1 if words and not words.endswith(" ") else len(typed))
+    )
     outcome = RUN.invoke(app, [], prog_name="discreet")
     assert outcome.exit_code == 0
     offered = set(outcome.stdout.split())
@@ -71,7 +73,13 @@ def test_in_a_real_bash(tmp_path: Path) -> None:
     complete -p discreet
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     completed, rule = done.stdout.splitlines()
     assert completed == "poisson"
     assert "-o default" in rule
@@ -87,10 +95,17 @@ def test_completion_and_help_load_nothing_heavy() -> None:
     )
     # fish's completion sanitises help texts by rich, so bash's.
     for words, more in (
-        ([], {"_DISCREET_COMPLETE": "complete_bash", "COMP_WORDS": "discreet f", "COMP_CWORD": "1"}),
+        (
+            [],
+            {"_DISCREET_COMPLETE": "complete_bash", "COMP_WORDS": "discreet f", "COMP_CWORD": "1"},
+        ),
         (["fit", "--help"], {}),
     ):
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, env={**os.environ, **more}, check=True
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **more},
+            check=True,
         )
         assert done.stdout.splitlines()[-1] == "[]"

@@ -7,14 +7,30 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._demo import BOUNDS, STEPS, TARGET, in_units, least_squares, load, may_overwrite, simulated
+from discreet.interfaces.cli._demo import (
+    BOUNDS,
+    STEPS,
+    TARGET,
+    in_units,
+    least_squares,
+    load,
+    may_overwrite,
+    simulated,
+)
 from discreet.interfaces.cli._methods import Moments
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE
 
 RUN = CliRunner()
 SCHEMA = dp.tables.schema_from_bounds(BOUNDS, target=TARGET)
 # What the table was simulated with, per the steps in which the demo shows coefficients.
-TRUTH = {"age": 5.0, "sex=male": 4.0, "body_mass_index": 4.5, "smoker=yes": 1.5, "salt": 4.0, "exercise": -3.0}
+TRUTH = {
+    "age": 5.0,
+    "sex=male": 4.0,
+    "body_mass_index": 4.5,
+    "smoker=yes": 1.5,
+    "salt": 4.0,
+    "exercise": -3.0,
+}
 
 
 def test_bounds_hold_and_are_round() -> None:
@@ -42,7 +58,9 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     def release(method):
         plan = method.plan
         size = plan.num_features + 1
-        statement = plan.state(reproducible=False).with_use(COEFFICIENTS, "the intervals include the noise")
+        statement = plan.state(reproducible=False).with_use(
+            COEFFICIENTS, "the intervals include the noise"
+        )
         mean = np.arange(size) / 100
         result = dp.moments.MomentsResult(
             mean=mean,
@@ -74,7 +92,10 @@ def test_demo_in_words(tmp_path: Path, no_fit) -> None:
         assert needle in outcome.stdout
     assert "smokers, against others" in outcome.stdout
     assert (tmp_path / "fit.png").stat().st_size > 1_000
-    assert "A linear regression of <em>blood_pressure</em> on 6 columns" in (tmp_path / "report.html").read_text()
+    assert (
+        "A linear regression of <em>blood_pressure</em> on 6 columns"
+        in (tmp_path / "report.html").read_text()
+    )
 
 
 def test_demo_overwrites_its_own_results_only(tmp_path: Path, no_fit) -> None:
@@ -105,7 +126,8 @@ def test_demo_fits_and_compares(tmp_path: Path) -> None:
     assert content["statement"]["is_private"] is True
     assert content["statement"]["use"] == COEFFICIENTS != NOT_USABLE
     for name, row in zip(STEPS, content["coefficients"].values(), strict=True):
-        # The noise is real: six standard deviations of the posterior, a false alarm in more than a million runs.
+        # The noise is real: six standard deviations of the posterior, a false alarm in more than a
+        # million runs.
         width = row["high"] - row["low"]
         assert 0 < width < 1.5
         assert abs(row["private"] - TRUTH[name]) < 6 / 3.29 * width

@@ -64,7 +64,9 @@ def start(words, planted=("pass", "pass"), **options):
             text=True,
             **options,
         )
-        for number, (first, each) in enumerate(zip(planted, [words] * 9 if isinstance(words, str) else words))  # noqa: B905
+        for number, (first, each) in enumerate(
+            zip(planted, [words] * 9 if isinstance(words, str) else words)  # noqa: B905
+        )
     ]
 
 
@@ -77,7 +79,11 @@ def ends(children, seconds=600):
 def recipe(processes):
     """The page's commands, in as many processes."""
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    text = next(block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "--distributed" in block)
+    text = next(
+        block
+        for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        if "--distributed" in block
+    )
     numbers = " ".join(map(str, range(processes)))
     for old, new in {
         "id in 0 1": f"id in {numbers}",
@@ -93,14 +99,26 @@ def recipe(processes):
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_the_recipe_of_the_page_makes_one_debit_and_one_statement(folder, processes):
     """The table has persons, whose rows process 0's secret chooses; a finished fit is written again at no cost."""
-    done = subprocess.run(["sh", "-ec", recipe(processes)], env={**os.environ, **QUICK}, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-ec", recipe(processes)],
+        env={**os.environ, **QUICK},
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.count("Fitted linear to 25 persons") == 1, done.stderr
     assert done.stdout.count("is spent") == 1
     assert "Gloo" not in done.stdout
     statement = json.loads(Path("fitted/statement.json").read_text())
-    assert any(f"{processes} devices (cpu) of {processes} processes" in note for note in statement["notes"])
+    assert any(
+        f"{processes} devices (cpu) of {processes} processes" in note for note in statement["notes"]
+    )
     assert len(dp.Ledger("survey.ledger").debits) == 1
-    assert sorted(os.listdir("saved")) == ["checkpoint.discreet", "draws.key", "persons.key", "statements.sha256"]
+    assert sorted(os.listdir("saved")) == [
+        "checkpoint.discreet",
+        "draws.key",
+        "persons.key",
+        "statements.sha256",
+    ]
 
 
 def test_a_refusal_names_the_process_that_differs(folder):
@@ -109,7 +127,9 @@ def test_a_refusal_names_the_process_that_differs(folder):
     outputs, errors, codes = ends(children)
     assert codes == [2, 2], errors
     assert not any(outputs)
-    assert errors[0].startswith("Refused: Process 1 refused: DataError: elsewhere.csv does not exist")
+    assert errors[0].startswith(
+        "Refused: Process 1 refused: DataError: elsewhere.csv does not exist"
+    )
     assert errors[1] == ""
 
 
@@ -132,7 +152,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(REFUSALS)],
+    [
+        pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0))
+        for number, case in enumerate(REFUSALS)
+    ],
 )
 def test_refusals(folder, words, reason):
     Path("rows.toml").write_text(SCHEMA.replace('person = {column = "id", max_rows = 2}', ""))
@@ -146,7 +169,9 @@ def test_refusals(folder, words, reason):
 
 
 DIES = "import os; from discreet.methods.inference._loop import TraceRecorder as T; T.extend = lambda *_: os.kill(os.getpid(), 9)"
-FAILS = "from discreet.methods.inference._loop import TraceRecorder as T; T.extend = lambda *_: 1 / 0"
+FAILS = (
+    "from discreet.methods.inference._loop import TraceRecorder as T; T.extend = lambda *_: 1 / 0"
+)
 FULL = (
     "import errno; from discreet.interfaces.cli import _run; "
     "_run.write_statement = lambda *_: (_ for _ in ()).throw(OSError(28, 'full'))"
@@ -166,7 +191,9 @@ def test_a_killed_process_ends_all_and_the_same_command_goes_on(folder):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("planted", "codes"), [((FAILS, "pass"), [70, 70]), ((FULL, "pass"), [1, 1])])
+@pytest.mark.parametrize(
+    ("planted", "codes"), [((FAILS, "pass"), [70, 70]), ((FULL, "pass"), [1, 1])]
+)
 def test_a_failure_ends_all(folder, planted, codes):
     """Within seconds, with what is spent; a message is not shown that may quote the data."""
     children = start(FIT, planted)
@@ -185,7 +212,9 @@ def test_a_signal_stops_all_after_the_same_step_and_writes_one_statement(folder,
         "import os; from discreet.methods.inference._loop import TraceRecorder as T; f = T.extend; "
         f"T.extend = lambda *x: (f(*x), x[1] == 1 and os.kill(os.getpid(), {int(sent)}))[0]"
     )
-    outputs, errors, codes = ends(start(FIT.replace("--steps 12", "--steps 100000"), ("pass", pressed)))
+    outputs, errors, codes = ends(
+        start(FIT.replace("--steps 12", "--steps 100000"), ("pass", pressed))
+    )
     assert codes == [130, 130], errors
     assert "steps of fitting linear" in outputs[0]
     assert "of 100,000 steps" in " ".join(errors[0].split())

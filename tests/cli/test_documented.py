@@ -45,9 +45,15 @@ def guide(x=None, y=None):  # so that it is fitted in steps
 
 
 def printed_commands() -> list[str]:
-    blocks = [block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)]
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    ]
     text = "\n".join(blocks).replace("\\\n", " ")
-    in_pages = [line.split("  #")[0].strip() for line in text.splitlines() if line.startswith("discreet ")]
+    in_pages = [
+        line.split("  #")[0].strip() for line in text.splitlines() if line.startswith("discreet ")
+    ]
     in_help = [
         example
         for source in (ROOT / "src/discreet/interfaces/cli").glob("*.py")
@@ -56,8 +62,12 @@ def printed_commands() -> list[str]:
     return sorted({*in_pages, *in_help})
 
 
-@pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
-def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command", [command for command in printed_commands() if " demo" not in command]
+)
+def test_a_printed_command_works(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def release(method):
         plan = method.plan
         if method.whole is not None:
@@ -66,7 +76,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         samples = {"weights": np.zeros((4, method.records.x.shape[1]))}
         if method.own is None:
             samples["intercept"] = np.zeros(4)
-        result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
+        result = SimpleNamespace(
+            statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps
+        )
         result.posterior = lambda key, number: samples
         return result, None
 
@@ -79,7 +91,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
             "score": "direction",
         }
         claimed = worst.method.plan.epsilon(1e-3)
-        return audit.Verdict(epsilon_lower=0.5, claimed_epsilon=claimed, delta=1e-3, runs=options["runs"], **facts)
+        return audit.Verdict(
+            epsilon_lower=0.5, claimed_epsilon=claimed, delta=1e-3, runs=options["runs"], **facts
+        )
 
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 3)
     monkeypatch.setattr(audit.WorstCase, "audit", audited)
@@ -90,10 +104,14 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(dp, "check", check)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
-    Path("step.py").write_text(re.findall(r"```python\n(.*?)```", (ROOT / "docs/proofs.md").read_text(), re.DOTALL)[0])
+    Path("step.py").write_text(
+        re.findall(r"```python\n(.*?)```", (ROOT / "docs/proofs.md").read_text(), re.DOTALL)[0]
+    )
     toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)[0]
     Path("schema.toml").write_text(toml)
-    Path("mine.py").write_text(MINE.format(width=len(describe_features(schema_from_toml("schema.toml")))))
+    Path("mine.py").write_text(
+        MINE.format(width=len(describe_features(schema_from_toml("schema.toml"))))
+    )
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
     if "discreet utility" in command:
@@ -105,7 +123,10 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         Path("new.csv" if "predict" in command else "held-out.csv").write_text(SURVEY)
     if "statement.json" in command or command.startswith(("discreet score", "discreet predict")):
         RUN.invoke(
-            app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
+            app,
+            shlex.split(
+                "fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1"
+            ),
         )
     if command.startswith(("discreet synth", "discreet report")):
         model = "mine.py:model" if "mine.py" in command else "twin"
@@ -118,8 +139,13 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         RUN.invoke(app, shlex.split("synth discreet-fit --twins 2 --rows 20 --out twins"))
     if command.startswith("discreet check"):
         how = "--schema schema.toml --epsilon 1 --delta 1e-5"
-        RUN.invoke(app, shlex.split(f"describe survey.csv {how} --all-pairs --slices 4 --out described"))
-        RUN.invoke(app, shlex.split(f"fit --data survey.csv {how} --formula 'smoker ~ age' --family bernoulli"))
+        RUN.invoke(
+            app, shlex.split(f"describe survey.csv {how} --all-pairs --slices 4 --out described")
+        )
+        RUN.invoke(
+            app,
+            shlex.split(f"fit --data survey.csv {how} --formula 'smoker ~ age' --family bernoulli"),
+        )
     if "--private-bounds" in command:
         header, *rows = SURVEY.splitlines(keepends=True)
         Path("survey.csv").write_text(header + "".join(rows) * 3000)
@@ -161,14 +187,19 @@ def test_the_schema_of_the_docs_reads_a_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(records.x[:, -1], [0, 0, 1])
 
 
-def test_the_further_kinds_and_the_python_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_further_kinds_and_the_python_of_the_docs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (ROOT / "docs/tables.md").read_text()
     first, further = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("schema.toml").write_text(further)
     schema = schema_from_toml("schema.toml")
     assert schema.person == "patient"
-    assert schema.describe()[1:] == ("born (date): 1900-01-01 to 2020-12-31", "height (real): 100 to 220 cm")
+    assert schema.describe()[1:] == (
+        "born (date): 1900-01-01 to 2020-12-31",
+        "height (real): 100 to 220 cm",
+    )
     Path("schema.toml").write_text(first)
     Path("survey.csv").write_text(SURVEY)
     names: dict = {}

@@ -12,7 +12,11 @@ from discreet.privacy.sampling import PoissonSampling
 
 RUN = CliRunner()
 PLAN = PrivacyPlan(
-    sampling=PoissonSampling(rate=0.02), clipping_norm=1.0, noise_multiplier=1.5, num_steps=100, num_records=10_000
+    sampling=PoissonSampling(rate=0.02),
+    clipping_norm=1.0,
+    noise_multiplier=1.5,
+    num_steps=100,
+    num_records=10_000,
 )
 STATEMENT = make_statement(PLAN, steps_completed=100, reproducible=False).to_dict()
 
@@ -30,7 +34,9 @@ def test_rates_bound_the_gaussian_mechanism() -> None:
 
     for mu in (0.1, 0.5, 1.0, 3.0):
         for epsilon in (0.1, 1.0, 4.0):
-            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+                -mu / 2 - epsilon / mu
+            )
             for wrong, right in meaning(epsilon, delta, None)["largest_true_positive_rate"].items():
                 assert norm.cdf(norm.ppf(float(wrong)) + mu) <= right + 1e-9
 
@@ -41,12 +47,16 @@ def test_odds_fail_as_seldom_as_said_for_the_gaussian_mechanism() -> None:
 
     for mu in (0.1, 0.22, 0.5, 1.0, 3.0):
         for epsilon in (0.1, 1.0, 4.0):
-            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+                -mu / 2 - epsilon / mu
+            )
             facts = meaning(epsilon, delta, None)
             # The loss is normal with mean mu^2 / 2 and standard deviation mu.
             exceeding = norm.sf((math.log(facts["odds_factor"]) - mu**2 / 2) / mu)
             assert exceeding <= facts["odds_factor_fails_with_probability"]
-    assert norm.sf((1.0 - 0.22**2 / 2) / 0.22) > 10 * (norm.cdf(0.11 - 1 / 0.22) - math.e * norm.cdf(-0.11 - 1 / 0.22))
+    assert norm.sf((1.0 - 0.22**2 / 2) / 0.22) > 10 * (
+        norm.cdf(0.11 - 1 / 0.22) - math.e * norm.cdf(-0.11 - 1 / 0.22)
+    )
 
 
 def test_a_delta_that_proves_nothing_of_beliefs() -> None:
@@ -72,9 +82,13 @@ def test_warnings() -> None:
 
 
 def test_numbers_in_words() -> None:
-    outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--num-records", "50000"])
+    outcome = RUN.invoke(
+        app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--num-records", "50000"]
+    )
     assert outcome.exit_code == 0
-    assert "e^(ε + 0.1) = 3.004, except with probability at most 1.1e-05" in " ".join(outcome.stdout.split())
+    assert "e^(ε + 0.1) = 3.004, except with probability at most 1.1e-05" in " ".join(
+        outcome.stdout.split()
+    )
     assert "50 % before: at most 75 % afterwards" in outcome.stdout
 
 
@@ -83,7 +97,9 @@ def test_a_statement_in_words_and_json(tmp_path) -> None:
     path.write_text(json.dumps(STATEMENT))
     outcome = RUN.invoke(app, ["explain", str(path)])
     assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stdout.startswith("DPSVI, for one record (one row of the table). The guarantee compares two tables")
+    assert outcome.stdout.startswith(
+        "DPSVI, for one record (one row of the table). The guarantee compares two tables"
+    )
     assert "ADD_OR_REMOVE_ONE" not in outcome.stdout
     assert "NOT PRIVATE" not in outcome.stdout
     assert " ".join(str(PLAN.risk(1e-5)).split()) in " ".join(outcome.stdout.split())
@@ -94,8 +110,15 @@ def test_a_statement_in_words_and_json(tmp_path) -> None:
 
 def test_a_broken_statement_is_said_to_be_broken(tmp_path) -> None:
     path = tmp_path / "statement.json"
-    path.write_text(json.dumps(STATEMENT | {"is_private": False, "violations": ["The bounds came from the data."]}))
-    assert "NOT PRIVATE AS RUN: The bounds came from the data." in RUN.invoke(app, ["explain", str(path)]).stdout
+    path.write_text(
+        json.dumps(
+            STATEMENT | {"is_private": False, "violations": ["The bounds came from the data."]}
+        )
+    )
+    assert (
+        "NOT PRIVATE AS RUN: The bounds came from the data."
+        in RUN.invoke(app, ["explain", str(path)]).stdout
+    )
 
 
 def test_json() -> None:
@@ -126,7 +149,9 @@ def test_bad_input_is_refused_in_one_paragraph(tmp_path, arguments, needle) -> N
         "text": "not json",
         "other": "[1]",
         "infinite": json.dumps(STATEMENT | {"epsilon": None}),
-        "lacking": json.dumps({name: fact for name, fact in STATEMENT.items() if name != "meaning"}),
+        "lacking": json.dumps(
+            {name: fact for name, fact in STATEMENT.items() if name != "meaning"}
+        ),
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)

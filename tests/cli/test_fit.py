@@ -32,18 +32,30 @@ def survey(tmp_path):
     age = rng.uniform(0, 100, 3_000)
     smokes = rng.random(3_000) < 1 / (1 + np.exp(-(age - 50) / 20))
     regions = rng.choice(["north", "south", "east"], 3_000)
-    lines = [f"{a:.1f},{r},{'yes' if s else 'no'}" for a, r, s in zip(age, regions, smokes, strict=True)]
+    lines = [
+        f"{a:.1f},{r},{'yes' if s else 'no'}" for a, r, s in zip(age, regions, smokes, strict=True)
+    ]
     path = tmp_path / "survey.csv"
     path.write_text("\n".join(["age,region,smoker", *lines]) + "\n")
     return path
 
 
 def arguments(path, *more: str, **changes: str | None) -> list[str]:
-    options: dict = {"data": str(path), "model": "logistic", "target": "smoker", "bounds": BOUNDS, "epsilon": "1"}
+    options: dict = {
+        "data": str(path),
+        "model": "logistic",
+        "target": "smoker",
+        "bounds": BOUNDS,
+        "epsilon": "1",
+    }
     options |= {"out": str(path.parent / "out"), **changes}
     if options["model"] in FAMILIES and "by" not in options:
         options["by"] = "svi"  # what is stubbed here; tests/cli/test_newton.py fits
-    given = [[f"--{name.replace('_', '-')}", value] for name, value in options.items() if value is not None]
+    given = [
+        [f"--{name.replace('_', '-')}", value]
+        for name, value in options.items()
+        if value is not None
+    ]
     return ["fit", *(word for pair in given for word in pair), *more]
 
 
@@ -56,7 +68,9 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
         plan = method.plan
         records = method.records
         calls.append((method.function, plan, records, method))
-        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=method.asked.seed is not None)
+        statement = make_statement(
+            plan, steps_completed=plan.num_steps, reproducible=method.asked.seed is not None
+        )
         samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
         result = SimpleNamespace(
             statement=statement,
@@ -73,7 +87,9 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
-    outcome = RUN.invoke(app, arguments(survey, epsilon="4", steps="300", learning_rate="0.05", delta="1e-5"))
+    outcome = RUN.invoke(
+        app, arguments(survey, epsilon="4", steps="300", learning_rate="0.05", delta="1e-5")
+    )
     assert outcome.exit_code == 0, outcome.stderr
     out = survey.parent / "out"
     statement = json.loads((out / "statement.json").read_text())
@@ -86,11 +102,12 @@ def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["feature_names"] == ["age", "region=north", "region=south", "region=east"]
     # Relative to their mean, which the intercept has; in posterior.npz they are as they were drawn.
-    assert sum(summary["posterior"][name]["mean"] for name in summary["feature_names"][1:]) == pytest.approx(
-        0, abs=1e-6
-    )
+    assert sum(
+        summary["posterior"][name]["mean"] for name in summary["feature_names"][1:]
+    ) == pytest.approx(0, abs=1e-6)
     assert "In posterior.npz they are not relative" in summary["note"]
-    # Truth: 50 / 20 per unit of scaled age. The noise is real; at epsilon 4 the estimate scatters by about 0.1.
+    # Truth: 50 / 20 per unit of scaled age. The noise is real; at epsilon 4 the estimate scatters
+    # by about 0.1.
     assert 1.7 < age.mean() < 3.3
     assert "age" in outcome.stdout
     assert "Fitted logistic to 3,000 records. Protected: one record" in outcome.stdout
@@ -129,7 +146,9 @@ def test_defaults(survey, no_fit) -> None:
     assert plan.rate == 1_000 / 3_000
     assert plan.target_delta == 1e-5
     assert plan.clipping_norm == AdaptiveClipping()
-    assert choose_model("logistic").defaults(method.schema) == dp.models.defaults_for(logistic_regression)
+    assert choose_model("logistic").defaults(method.schema) == dp.models.defaults_for(
+        logistic_regression
+    )
     assert method.asked.seed is None
     assert set(np.unique(records.y)) == {0, 1}
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]
@@ -147,7 +166,9 @@ def test_the_name_of_the_data_and_the_contact_stand_where_people_read(survey, no
 
 
 def test_bounds_from_the_data_are_a_violation_said_loudly(survey, no_fit) -> None:
-    outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", bounds="region=north|south|east"))
+    outcome = RUN.invoke(
+        app, arguments(survey, "--non-private-bounds", bounds="region=north|south|east")
+    )
     assert outcome.exit_code == 0, outcome.stderr
     assert "NOT PRIVATE: bounds or categories of age, smoker are taken from the data" in " ".join(
         outcome.stderr.split()
@@ -203,8 +224,14 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"bounds": None}, "the columns are not described"),
         ({"bounds": "age"}, "is not understood"),
         ({"bounds": "age=0:100,height=0:3,smoker=no|yes"}, "no column height"),
-        ({"bounds": "age=0:50,smoker=no|yes"}, "'age' has values outside its public bounds 0 to 50"),
-        ({"bounds": "age=0:100,region=north|south,smoker=no|yes"}, "'region' has values outside its public categories"),
+        (
+            {"bounds": "age=0:50,smoker=no|yes"},
+            "'age' has values outside its public bounds 0 to 50",
+        ),
+        (
+            {"bounds": "age=0:100,region=north|south,smoker=no|yes"},
+            "'region' has values outside its public categories",
+        ),
         ({"bounds": "age=0:100"}, "'smoker' has values outside its public categories 0, 1"),
         ({"schema": "schema.toml"}, "give only one"),
         ({"bounds": None, "schema": "absent.toml"}, "cannot be read"),
@@ -227,8 +254,14 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"out_of_bounds": "drop"}, "'drop' is not one of 'refuse', 'clip', 'missing'"),
         ({"target": "Smoker"}, "has no column Smoker. Did you mean smoker?"),
         ({"bounds": f"agge{BOUNDS[3:]}"}, "has no column agge. Did you mean age?"),
-        ({"bounds": BOUNDS.replace("east", "East")}, "check their spelling and capitals, and list all that can occur"),
-        ({"person": "id"}, "has no column id, which is to identify persons. Without it one row is protected"),
+        (
+            {"bounds": BOUNDS.replace("east", "East")},
+            "check their spelling and capitals, and list all that can occur",
+        ),
+        (
+            {"person": "id"},
+            "has no column id, which is to identify persons. Without it one row is protected",
+        ),
         (
             {"model": "poisson", "target": "age"},
             "not whole, and it is described as a count: round them, or describe it",
@@ -237,7 +270,10 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
             {"model": "poisson", "target": "region"},
             "choose --model multinomial, or describe it as kind count, if its values are such, in a schema",
         ),
-        ({"target": "region"}, "choose --model multinomial, or list the two categories to tell apart"),
+        (
+            {"target": "region"},
+            "choose --model multinomial, or list the two categories to tell apart",
+        ),
         ({"epsilon": "1,0"}, "give a number, with a point before its decimals, as in 1.0"),
         ({"epsilon": None, "eps": "1"}, "No such option: --eps. Did you mean --epsilon?"),
         ({"epsilom": "1"}, "No such option: --epsilom. Did you mean --epsilon?"),
@@ -284,7 +320,9 @@ def test_the_default_clipping_norm_adapts_whatever_the_rows_of_a_person(survey, 
     columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'
     schema = survey.with_suffix(".toml")
     schema.write_text(f'target = "smoker"\nperson = {{column = "id", max_rows = 3}}\n{columns}')
-    outcome = RUN.invoke(app, arguments(survey, "--yes", "--by", "svi", schema=str(schema), bounds=None, target=None))
+    outcome = RUN.invoke(
+        app, arguments(survey, "--yes", "--by", "svi", schema=str(schema), bounds=None, target=None)
+    )
     assert outcome.exit_code == 0, outcome.stderr
     ((_, plan, _, _),) = no_fit
     assert plan.clipping_norm == dp.AdaptiveClipping()
@@ -299,7 +337,9 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
     target = "age" if model == "linear" else "smoker"
     if model == "linear":
         survey.write_text("smoker,age\n0,20\n1,\n1,60\n0,30\n")
-        cells = '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
+        cells = (
+            '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
+        )
     schema.write_text(f'target = "{target}"\n{cells}missing = "drop"\n')
     words = {"schema": str(schema), "bounds": None, "target": None, "model": model}
     outcome = RUN.invoke(app, arguments(survey, "--yes", "--by", "svi", **words))
@@ -308,7 +348,10 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
     assert plan.num_records == records.num_records == 4
     assert np.isnan(records.y).tolist() == [False, True, False, False]
     text = " ".join((survey.parent / "out" / "statement.txt").read_text().split())
-    assert "contributed nothing, as the schema asks. They count as records, and their exact number was not" in text
+    assert (
+        "contributed nothing, as the schema asks. They count as records, and their exact number was not"
+        in text
+    )
     left_out = "35 % (± 4) of the 4 records had such a cell, or no finite loss."
     assert left_out in text
     said = " ".join(outcome.stdout.split())
@@ -320,7 +363,15 @@ def fitted(model: str, samples, rows) -> InSteps:
     """A fit in steps with this result."""
     asked = _fit.Asked(data=Path("survey.csv"), model=model)
     schema = dp.tables.schema_from_bounds(BOUNDS)
-    return InSteps(asked, dp.inference.Processes(), choose_model(model), schema, None, samples=samples, rows=rows)
+    return InSteps(
+        asked,
+        dp.inference.Processes(),
+        choose_model(model),
+        schema,
+        None,
+        samples=samples,
+        rows=rows,
+    )
 
 
 @pytest.mark.parametrize("model", ["linear", "logistic"])
@@ -334,7 +385,11 @@ def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, 
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
     assert "all: summary.json" in " ".join(lines)
-    assert [line.strip() for line in lines[-3:]] == ["weights[age]: 0.1", "weights[a]: -0.2", "weights[b]: 0.3"]
+    assert [line.strip() for line in lines[-3:]] == [
+        "weights[age]: 0.1",
+        "weights[a]: -0.2",
+        "weights[b]: 0.3",
+    ]
 
 
 def test_coefficients_have_the_digits_that_their_error_allows(capsys) -> None:
@@ -356,7 +411,10 @@ def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
     for person in ("each row", "age"):
         bounds = BOUNDS if person == "each row" else "region=north|south|east,smoker=no|yes"
         runs.append(
-            RUN.invoke(app, arguments(survey, "--yes", "--by=svi", "--overwrite", bounds=bounds, person=person))
+            RUN.invoke(
+                app,
+                arguments(survey, "--yes", "--by=svi", "--overwrite", bounds=bounds, person=person),
+            )
         )
     assert [outcome.exit_code for outcome in runs] == [0, 0, 0]
     said = [" ".join(outcome.stderr.split()) for outcome in runs]
@@ -366,37 +424,58 @@ def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
     assert no_fit[-1][2].num_records < 3_000
     schema = survey.with_suffix(".toml")
     schema.write_text('target = "smoker"\n')
-    wrong = RUN.invoke(app, arguments(survey, "--overwrite", bounds=None, schema=str(schema), person="age"))
-    assert "--person is for --bounds: write person in the schema file" in " ".join(wrong.stderr.split())
+    wrong = RUN.invoke(
+        app, arguments(survey, "--overwrite", bounds=None, schema=str(schema), person="age")
+    )
+    assert "--person is for --bounds: write person in the schema file" in " ".join(
+        wrong.stderr.split()
+    )
 
 
 def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     plan = dp.PrivacyPlan(
-        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=2_700
+        sampling=dp.FullBatch(),
+        clipping_norm=1.0,
+        noise_multiplier=30.0,
+        num_steps=4,
+        num_records=2_700,
     )
     statement = make_statement(plan, unit=Unit("id"), steps_completed=4, reproducible=False)
     result = SimpleNamespace(statement=statement, plan=plan, counted=Share(0.65, 0.02))
     left_out: Any = InSteps.left_out
     method = SimpleNamespace(result=result, plan=plan, drops=("vote",), _persons="persons")
-    assert left_out.fget(method) == "35 % (± 4) of the 2,700 persons had such a cell, or no finite loss."
+    assert (
+        left_out.fget(method)
+        == "35 % (± 4) of the 2,700 persons had such a cell, or no finite loss."
+    )
 
 
 def test_kept_counts_are_fitted_again_with_no_option_that_was_paid_for(tmp_path) -> None:
     """With any other option the result would not be what was asked for: that takes a new release."""
     asked = _fit.Asked(data=tmp_path / "twin.counts", model="twin", out=tmp_path / "out")
     free = {"components": 4, "draws": 3, "out": tmp_path, "overwrite": True, "as_json": True}
-    paid = {x.name: not x.default if isinstance(x.default, bool) else "other" for x in dataclasses.fields(asked)[2:]}
-    for name, value in ({"model": "logistic"} | {k: x for k, x in paid.items() if k not in free}).items():
+    paid = {
+        x.name: not x.default if isinstance(x.default, bool) else "other"
+        for x in dataclasses.fields(asked)[2:]
+    }
+    for name, value in (
+        {"model": "logistic"} | {k: x for k, x in paid.items() if k not in free}
+    ).items():
         with pytest.raises(ValueError, match=r"were paid for|--distributed is for"):
             fit_again(dataclasses.replace(asked, **{name: value}))
-    for changes in (free, {"by": MethodName.MARGINALS}):  # goes on to the counts, which are not there
+    for changes in (
+        free,
+        {"by": MethodName.MARGINALS},
+    ):  # goes on to the counts, which are not there
         with pytest.raises(ValueError, match="No such file"):
             fit_again(dataclasses.replace(asked, **changes))
 
 
 def test_any_latent_name_can_be_written(tmp_path) -> None:
     path = tmp_path / "draws.npz"
-    path.write_bytes(npz({"file": np.arange(3), "layer/weights": np.eye(2), "allow_pickle": np.ones(1)}))
+    path.write_bytes(
+        npz({"file": np.arange(3), "layer/weights": np.eye(2), "allow_pickle": np.ones(1)})
+    )
     with np.load(path) as loaded:
         assert set(loaded.files) == {"file", "layer/weights", "allow_pickle"}
         np.testing.assert_array_equal(loaded["file"], [0, 1, 2])
@@ -404,7 +483,9 @@ def test_any_latent_name_can_be_written(tmp_path) -> None:
 
 def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit) -> None:
     survey.write_text("age (years),height,smoker\n18,170,no\n89,160,yes\n")
-    outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", "--yes", bounds="height=100:220"))
+    outcome = RUN.invoke(
+        app, arguments(survey, "--non-private-bounds", "--yes", bounds="height=100:220")
+    )
     assert outcome.exit_code == 0, outcome.stderr
     statement = json.loads((survey.parent / "out" / "statement.json").read_text())
     assert any("height (real): 100 to 220" in fact for fact in statement["public"])
@@ -439,7 +520,9 @@ def test_counts_that_scatter_and_several_categories(survey, no_fit) -> None:
     ):
         bounds = BOUNDS if changes["target"] == "region" else "age=0:100,smoker=no|yes"
         survey.write_text("age,region,smoker\n20,south,no\n40,east,yes\n60,north,yes\n")
-        outcome = RUN.invoke(app, arguments(survey, "--overwrite", "--yes", **changes, bounds=bounds))
+        outcome = RUN.invoke(
+            app, arguments(survey, "--overwrite", "--yes", **changes, bounds=bounds)
+        )
         assert outcome.exit_code == 0, outcome.stderr
     (count, _, counts, _), (categorical, _, classes, _) = no_fit
     assert count is negative_binomial_regression
@@ -458,8 +541,16 @@ def test_the_weights_of_classes_have_names(survey) -> None:
     rows = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records))
     assert [*rows] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in range(3)]
     assert rows["smoker[0]"]["mean"] == 3.0
-    named = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records, classes=("no", "yes", "once")))
-    assert [*named] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in ("no", "yes", "once")]
+    named = dict(
+        summarise(
+            {"intercept": np.zeros((1, 3)), "weights": weights},
+            records,
+            classes=("no", "yes", "once"),
+        )
+    )
+    assert [*named] == [
+        f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in ("no", "yes", "once")
+    ]
     assert named["smoker[once]"]["mean"] == 5.0
 
 
@@ -469,7 +560,10 @@ def test_only_weights_are_called_coefficients(capsys) -> None:
     names = ("intercept", "concentration", "age", "concentration (column)")
     samples = dict.fromkeys(("intercept", "concentration", "weights"), np.zeros(1))
     fitted("logistic", samples, [(name, parts) for name in names]).say_coefficients()
-    assert [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines()[1:3]] == [names[2], names[3]]
+    assert [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines()[1:3]] == [
+        names[2],
+        names[3],
+    ]
     samples = dict.fromkeys(("intercept", "weights"), np.zeros(1))
     rows = [(f"{name}[{k}]", parts) for name in ("intercept", "age") for k in ("no", "yes")]
     fitted("logistic", samples, rows).say_coefficients()
@@ -522,7 +616,8 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
         assert row["low"] - 0.01 < value < row["high"] + 0.01
         assert row["high"] - row["low"] < 0.05
     assert "to_predict" in summary["posterior"]["age"]
-    # Its interval would hold for normal residuals alone: in 0 of 30 fits of Abalone's shell weight it did.
+    # Its interval would hold for normal residuals alone: in 0 of 30 fits of Abalone's shell weight
+    # it did.
     sigma = summary["posterior"]["sigma"]
     assert sigma["mean"] == pytest.approx(0.0577, abs=0.01)
     assert [sigma[part] for part in ("sd", "low", "high")] == [None] * 3
@@ -536,7 +631,9 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
         assert draws["weights"].shape == (1_000, 4)
     page = (out / "report.html").read_text()
     assert "region=north" in page
-    again = RUN.invoke(app, line(heights, "--json", epsilon="4", ledger=str(ledger), overwrite=None))
+    again = RUN.invoke(
+        app, line(heights, "--json", epsilon="4", ledger=str(ledger), overwrite=None)
+    )
     assert again.exit_code == 2
 
 
@@ -556,7 +653,10 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
     hopeless = line(heights, epsilon="0.004")
     outcome = RUN.invoke(app, hopeless)
     assert outcome.exit_code == 2
-    assert "Likely not usable: the model has 5 parameters. The sums of 2,000 records can show 4e+02" in said(outcome)
+    assert (
+        "Likely not usable: the model has 5 parameters. The sums of 2,000 records can show 4e+02"
+        in said(outcome)
+    )
     outcome = RUN.invoke(app, [*hopeless, "--yes", "--json"])
     assert outcome.exit_code == 0, outcome.stderr
     facts = json.loads(outcome.stdout)
@@ -579,8 +679,14 @@ def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:
 @pytest.mark.parametrize(
     ("changes", "needle"),
     [
-        ({"by": "moments", "steps": "10"}, "--by moments is for --model linear, and takes no steps"),
-        ({"by": "moments", "model": "poisson"}, "--by moments is for --model linear, and takes no steps"),
+        (
+            {"by": "moments", "steps": "10"},
+            "--by moments is for --model linear, and takes no steps",
+        ),
+        (
+            {"by": "moments", "model": "poisson"},
+            "--by moments is for --model linear, and takes no steps",
+        ),
         ({"by": "moments", "schema": "persons"}, "--by moments takes one row a person"),
         ({"relation": "replace-one", "num_records": "1000"}, "the plan says num_records=1000"),
     ],
@@ -600,16 +706,22 @@ def test_what_moments_are_not_for_is_refused(heights, no_fit, changes, needle) -
 
 
 def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit, monkeypatch) -> None:
-    monkeypatch.setattr(_terminal.settings, "continue_with", None)  # that of the checkpoint goes with the test
+    monkeypatch.setattr(
+        _terminal.settings, "continue_with", None
+    )  # that of the checkpoint goes with the test
     for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
 
 
-def test_a_line_on_a_large_table_is_fitted_in_steps_by_default(heights, no_fit, monkeypatch) -> None:
+def test_a_line_on_a_large_table_is_fitted_in_steps_by_default(
+    heights, no_fit, monkeypatch
+) -> None:
     monkeypatch.setattr(Moments, "most_cells", 7_999)  # 2,000 records of 4 features
     assert RUN.invoke(app, line(heights)).exit_code == 0
-    assert [(plan.num_steps, records.num_records) for _, plan, records, _ in no_fit] == [(1_000, 2_000)]
+    assert [(plan.num_steps, records.num_records) for _, plan, records, _ in no_fit] == [
+        (1_000, 2_000)
+    ]
     monkeypatch.setattr(Moments, "most_cells", 8_000)
     assert RUN.invoke(app, line(heights, "--overwrite")).exit_code == 0
     assert len(no_fit) == 1

@@ -28,7 +28,9 @@ def survey(tmp_path, monkeypatch):
 
 
 def call(*words: str):
-    return RUN.invoke(app, ["fit", "--data", "survey.csv", "--bounds", BOUNDS, "--epsilon", "3", *words])
+    return RUN.invoke(
+        app, ["fit", "--data", "survey.csv", "--bounds", BOUNDS, "--epsilon", "3", *words]
+    )
 
 
 def test_a_formula_is_fitted_written_and_charged(survey) -> None:
@@ -78,7 +80,10 @@ def test_a_record_is_a_person(survey, max_rows) -> None:
         (["--formula", "ill ~ scale(age)", "--family", "bernoulli"], "looks at the cells"),
         (["--formula", "ill ~ age", "--family", "poisson"], "of kind count"),
         (["--formula", "ill ~ age", "--model", "logistic"], "--model does not go with --formula"),
-        (["--formula", "ill ~ age", "--steps", "9", "--target", "ill"], "--target, --steps does not go"),
+        (
+            ["--formula", "ill ~ age", "--steps", "9", "--target", "ill"],
+            "--target, --steps does not go",
+        ),
         (["--model", "logistic", "--target", "ill", "--family", "bernoulli"], "is for --formula"),
         ([], "--model is missing"),
     ],
@@ -90,8 +95,12 @@ def test_what_does_not_go_with_a_formula_is_refused(survey, words, why) -> None:
     assert not (survey / "discreet-fit").exists()
 
 
-@pytest.mark.parametrize(("formula", "family"), [("ill ~ age", "bernoulli"), ("age ~ ill", "gaussian")])
-def test_a_fit_that_dies_after_its_release_says_that_it_spent(survey, monkeypatch, formula, family) -> None:
+@pytest.mark.parametrize(
+    ("formula", "family"), [("ill ~ age", "bernoulli"), ("age ~ ill", "gaussian")]
+)
+def test_a_fit_that_dies_after_its_release_says_that_it_spent(
+    survey, monkeypatch, formula, family
+) -> None:
     def die(*_) -> None:
         raise MemoryError
 

@@ -20,7 +20,18 @@ def run(*words, code=0):
 @pytest.fixture
 def book(tmp_path):
     file = tmp_path / "survey.ledger"
-    run("open", file, "--dataset", "survey", "--epsilon", "2", "--delta", "1e-5", "--relation", "replace-one")
+    run(
+        "open",
+        file,
+        "--dataset",
+        "survey",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-5",
+        "--relation",
+        "replace-one",
+    )
     return file
 
 
@@ -29,7 +40,9 @@ def test_its_beginning_says_whose_privacy_it_keeps(tmp_path):
     rows = " ".join(run("open", tmp_path / "rows", *given).stdout.split())
     assert "The unit of privacy is one record: fits of another unit are refused." in rows
     assert "--unit 'one person'" in rows
-    persons = " ".join(run("open", tmp_path / "persons", *given, "--unit", "one person").stdout.split())
+    persons = " ".join(
+        run("open", tmp_path / "persons", *given, "--unit", "one person").stdout.split()
+    )
     assert persons.endswith("The unit of privacy is one person: fits of another unit are refused.")
 
 
@@ -56,13 +69,22 @@ def test_it_is_begun_shown_verified_and_capped(book):
 
 
 WRONG = {
-    "begun twice": (["open", "{}", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"], "already exists"),
+    "begun twice": (
+        ["open", "{}", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"],
+        "already exists",
+    ),
     "no cap": (
         ["open", "{}.new", "--dataset", "x", "--epsilon", "0", "--delta", "1e-5"],
         "must be a finite number above 0",
     ),
-    "no name": (["open", "{}.new", "--dataset", " ", "--epsilon", "1", "--delta", "1e-5"], "no name"),
-    "no folder": (["open", "{}/x", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"], "cannot be written"),
+    "no name": (
+        ["open", "{}.new", "--dataset", " ", "--epsilon", "1", "--delta", "1e-5"],
+        "no name",
+    ),
+    "no folder": (
+        ["open", "{}/x", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"],
+        "cannot be written",
+    ),
     "not there": (["show", "{}.other"], "cannot be opened"),
     "a higher cap": (["cap", "{}", "--epsilon", "3", "--delta", "1e-5"], "--raise"),
     "another entry": (["verify", "{}", "--hash", "0123456789"], "no entry with the hash"),

@@ -38,7 +38,9 @@ def survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     age = rng.uniform(17, 90, 4_000)
     smoker = rng.random(4_000) < 1 / (1 + np.exp((age - 45) / 20))
     visits = np.minimum(rng.poisson(np.exp((age - 50) / 40)), 10)
-    rows = [f"{a:.1f},{'yes' if s else 'no'},{v}" for a, s, v in zip(age, smoker, visits, strict=True)]
+    rows = [
+        f"{a:.1f},{'yes' if s else 'no'},{v}" for a, s, v in zip(age, smoker, visits, strict=True)
+    ]
     (tmp_path / "survey.csv").write_text("age,smoker,visits\n" + "\n".join(rows) + "\n")
     for target in ("smoker", "visits"):
         (tmp_path / f"{target}.toml").write_text(SCHEMA.format(target=target, person="each row"))
@@ -55,7 +57,9 @@ def fit(words: str, *, code: int = 0) -> Any:
 @pytest.mark.parametrize(
     ("model", "target", "slope"), [("logistic", "smoker", -73 / 40), ("poisson", "visits", 73 / 80)]
 )
-def test_a_fit_has_intervals_and_is_scored(survey: Path, model: str, target: str, slope: float) -> None:
+def test_a_fit_has_intervals_and_is_scored(
+    survey: Path, model: str, target: str, slope: float
+) -> None:
     words = f"--data survey.csv --schema {target}.toml --model {model} --epsilon 2 --out out"
     outcome = fit(words)
     said = " ".join(outcome.stdout.split())
@@ -73,7 +77,10 @@ def test_a_fit_has_intervals_and_is_scored(survey: Path, model: str, target: str
     # One verdict, the same everywhere.
     use = statement["use"]
     assert f"Use: {use[0].upper()}{use[1:]}: " in said
-    assert f"{use}: " in " ".join((survey / "out" / "statement.txt").read_text(encoding="utf-8").split()).lower()
+    assert (
+        f"{use}: "
+        in " ".join((survey / "out" / "statement.txt").read_text(encoding="utf-8").split()).lower()
+    )
     assert f"Use:</span> {use}<" in page.partition('id="machine"')[0]
     if model == "logistic":
         scored = "score out --data survey.csv --epsilon 1 --delta 1e-6 --out scored --json"
@@ -83,7 +90,12 @@ def test_a_fit_has_intervals_and_is_scored(survey: Path, model: str, target: str
 
 
 def test_converted_records_are_fitted(survey: Path) -> None:
-    assert RUN.invoke(app, ["convert", "survey.csv", "--schema", "smoker.toml", "--out", "records"]).exit_code == 0
+    assert (
+        RUN.invoke(
+            app, ["convert", "survey.csv", "--schema", "smoker.toml", "--out", "records"]
+        ).exit_code
+        == 0
+    )
     fit("--data records --model logistic --epsilon 2 --out out")
     assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
 
@@ -93,8 +105,12 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
     numbered = [f"p{place // 3},{row}" for place, row in enumerate(rows)]
     numbered[::9] = [f"p{place // 3},,yes,1" for place in range(0, len(rows), 9)]
     (survey / "persons.csv").write_text("\n".join([f"id,{header}", *numbered]))
-    schema = SCHEMA.replace('person = "{person}"', 'person = {{column = "id", max_rows = 3}}').format(target="smoker")
-    (survey / "persons.toml").write_text(schema.replace("bounds = [17", 'missing = "drop"\nbounds = [17'))
+    schema = SCHEMA.replace(
+        'person = "{person}"', 'person = {{column = "id", max_rows = 3}}'
+    ).format(target="smoker")
+    (survey / "persons.toml").write_text(
+        schema.replace("bounds = [17", 'missing = "drop"\nbounds = [17')
+    )
     fit("--data persons.csv --schema persons.toml --model logistic --epsilon 4 --out out")
     statement = json.loads((survey / "out" / "statement.json").read_text())
     assert statement["method"] == "private Newton"
@@ -105,7 +121,9 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
 
 
 @pytest.mark.parametrize(("model", "target"), [("logistic", "smoker"), ("linear", "age")])
-def test_where_targets_are_missing_intervals_hold_the_fit_of_the_others(survey: Path, model: str, target: str) -> None:
+def test_where_targets_are_missing_intervals_hold_the_fit_of_the_others(
+    survey: Path, model: str, target: str
+) -> None:
     """Such a table was fitted in steps, without intervals."""
     header, *rows = (survey / "survey.csv").read_text().splitlines()
     cells = [row.split(",") for row in rows]
@@ -122,12 +140,16 @@ def test_where_targets_are_missing_intervals_hold_the_fit_of_the_others(survey: 
         row[header.split(",").index(target)] *= told
     (survey / "gaps.csv").write_text("\n".join([header, *map(",".join, cells)]))
     schema = SCHEMA.format(target=target, person="each row")
-    (survey / "gaps.toml").write_text(re.sub(rf"(columns.{target}]\n)", r'\1missing = "drop"\n', schema))
+    (survey / "gaps.toml").write_text(
+        re.sub(rf"(columns.{target}]\n)", r'\1missing = "drop"\n', schema)
+    )
     said = fit(f"--data gaps.csv --schema gaps.toml --model {model} --epsilon 2 --out out").stdout
     assert f"Records with a missing cell in “{target}” are left out" in " ".join(said.split())
     assert "weights[" not in said
     summary = json.loads((survey / "out" / "summary.json").read_text())
-    found = [row for name, row in summary["posterior"].items() if name not in ("intercept", "sigma")]
+    found = [
+        row for name, row in summary["posterior"].items() if name not in ("intercept", "sigma")
+    ]
     for row, value in zip(found, exact[1:], strict=True):
         assert row["low"] < value < row["high"]
         assert row["high"] - row["low"] < 1.5
@@ -150,24 +172,44 @@ def test_the_concentration_of_overdispersed_counts_is_in_the_files(survey: Path)
         assert "concentration" not in drawn
 
 
-def test_coefficients_that_stand_out_are_shown_if_not_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_coefficients_that_stand_out_are_shown_if_not_all_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The largest were shown: on doctor visits of 4,406 people -1.4 (-4.1 to 1.7)."""
     method: Any = object.__new__(Newton)
-    vars(method).update(own=None, samples={"intercept": 0, "weights": 0}, asked=SimpleNamespace(model="poisson"))
+    vars(method).update(
+        own=None, samples={"intercept": 0, "weights": 0}, asked=SimpleNamespace(model="poisson")
+    )
     method.chosen = SimpleNamespace(name="poisson")
-    figures = {"intercept": (9, 0.1), "a": (-0.2, 0.1), "b": (9.0, 9.0), "c": (0.5, 0.1), "d": (0.3, 0.1)}
+    figures = {
+        "intercept": (9, 0.1),
+        "a": (-0.2, 0.1),
+        "b": (9.0, 9.0),
+        "c": (0.5, 0.1),
+        "d": (0.3, 0.1),
+    }
     rows = [(x, {"mean": m, "sd": s, "low": m - s, "high": m + s}) for x, (m, s) in figures.items()]
-    for count, head, shown in ((5, "The 3 of 4 coefficients that stand out", "acd"), (4, "Coefficients (", "abc")):
+    for count, head, shown in (
+        (5, "The 3 of 4 coefficients that stand out", "acd"),
+        (4, "Coefficients (", "abc"),
+    ):
         method.rows = rows[:count]
         method.say_coefficients()
-        first, *lines = capsys.readouterr().out.replace("\neach", " each").replace("\nwith", " with").splitlines()
+        first, *lines = (
+            capsys.readouterr()
+            .out.replace("\neach", " each")
+            .replace("\nwith", " with")
+            .splitlines()
+        )
         assert first.startswith(head)
         assert [line[2] for line in lines if line.startswith("  ")] == [*shown]
 
 
 def test_the_verdict_says_that_no_sign_is_known_and_what_the_prior_decides(tmp_path: Path) -> None:
     """A fit "for its coefficients" had a green tick where all intervals held 0."""
-    plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="counts", num_features=2, num_records=5_000)
+    plan = NewtonPlan.calibrate(
+        epsilon=1.0, delta=1e-6, family="counts", num_features=2, num_records=5_000
+    )
     statement = plan.state(reproducible=False).with_use("for its coefficients", "the noise is in")
     for low, learned, use in ((-0.5, 0.9, 0), (-0.5, 0.1, 1), (0.2, 0.9, 2)):
         method: Any = object.__new__(Newton)
@@ -176,7 +218,9 @@ def test_the_verdict_says_that_no_sign_is_known_and_what_the_prior_decides(tmp_p
             ("age", {"low": low, "high": 0.5}),
             ("pay", {"low": -1, "high": 1}),
         ]
-        vars(method).update(own=None, samples={"intercept": 0, "weights": 0}, rows=rows, statement=statement)
+        vars(method).update(
+            own=None, samples={"intercept": 0, "weights": 0}, rows=rows, statement=statement
+        )
         method.asked = SimpleNamespace(model="poisson", out=tmp_path, checkpoint=None)
         method.chosen = SimpleNamespace(name="poisson", needs_target=True)
         method.records = SimpleNamespace(feature_names=("age", "pay"))
@@ -190,9 +234,9 @@ def test_the_verdict_says_that_no_sign_is_known_and_what_the_prior_decides(tmp_p
         )[use]
         assert method.statement.use_reason == reason
         assert method.learned() == {"age": learned, "pay": 0.8}
-    assert "The prior decides the weight of age" in (tmp_path / "statement.txt").read_text(encoding="utf-8").replace(
-        "\n", " "
-    )
+    assert "The prior decides the weight of age" in (tmp_path / "statement.txt").read_text(
+        encoding="utf-8"
+    ).replace("\n", " ")
 
 
 def test_a_latent_of_ones_own_named_sigma_has_an_interval() -> None:
@@ -206,7 +250,9 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     rng = np.random.default_rng(0)
     age = rng.uniform(17, 90, 6_000)
     chances = np.exp(np.column_stack([0 * age, (age - 50) / 20, (50 - age) / 40]))
-    chosen = (np.cumsum(chances, axis=1) < rng.random(6_000)[:, None] * chances.sum(axis=1)[:, None]).sum(axis=1)
+    chosen = (
+        np.cumsum(chances, axis=1) < rng.random(6_000)[:, None] * chances.sum(axis=1)[:, None]
+    ).sum(axis=1)
     rows = [f"{a:.1f},{'abc'[c]}" for a, c in zip(age, chosen, strict=True)]
     (survey / "classes.csv").write_text("age,group\n" + "\n".join(rows) + "\n")
     words = "--data classes.csv --bounds age=17:90,group=a|b|c --target group --model multinomial --epsilon 2 --out out"
@@ -229,22 +275,30 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
 
 def test_weights_of_categories_are_relative_to_their_mean_over_the_records(survey: Path) -> None:
     """Relative to the plain mean, one region of 20 people made the intervals of all of them wide."""
-    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000, p=[0.6, 0.395, 0.005])
+    regions = np.random.default_rng(0).choice(
+        ["north", "south", "east"], 4_000, p=[0.6, 0.395, 0.005]
+    )
     header, *rows = (survey / "survey.csv").read_text().splitlines()
-    lines = [f"{header},region", *(f"{row},{region}" for row, region in zip(rows, regions, strict=True))]
+    lines = [
+        f"{header},region",
+        *(f"{row},{region}" for row, region in zip(rows, regions, strict=True)),
+    ]
     (survey / "regions.csv").write_text("\n".join(lines) + "\n")
     words = "--data regions.csv --bounds age=17:90,region=north|south|east,smoker=no|yes --target smoker"
     outcome = RUN.invoke(
-        app, ["fit", *f"{words} --model logistic --epsilon 2 --out out".split(), "--person", "each row"]
+        app,
+        ["fit", *f"{words} --model logistic --epsilon 2 --out out".split(), "--person", "each row"],
     )
     assert outcome.exit_code == 0, outcome.output
     summary = json.loads((survey / "out" / "summary.json").read_text())
     shares = summary["category_shares"]
-    assert shares == pytest.approx({"region=north": 0.6, "region=south": 0.395, "region=east": 0.005}, abs=0.06)
-    assert sum(shares.values()) == pytest.approx(1)
-    assert sum(share * summary["posterior"][name]["mean"] for name, share in shares.items()) == pytest.approx(
-        0, abs=1e-9
+    assert shares == pytest.approx(
+        {"region=north": 0.6, "region=south": 0.395, "region=east": 0.005}, abs=0.06
     )
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(
+        share * summary["posterior"][name]["mean"] for name, share in shares.items()
+    ) == pytest.approx(0, abs=1e-9)
     places = [summary["feature_names"].index(name) for name in shares]
     with np.load(survey / "out" / "posterior.npz") as file:
         drawn = file["weights"][:, places]
@@ -256,14 +310,17 @@ def test_weights_of_categories_are_relative_to_their_mean_over_the_records(surve
 
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
     outcome = fit("--data survey.csv --schema smoker.toml --model logistic --epsilon 1 --dry-run")
-    assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(outcome.stdout.split())
+    assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(
+        outcome.stdout.split()
+    )
 
 
 def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) -> None:
     ledger = "open book.ledger --dataset survey --epsilon 3 --delta 1e-5"
     assert RUN.invoke(app, ["ledger", *ledger.split()]).exit_code == 0
     few = fit(
-        "--data survey.csv --schema smoker.toml --model logistic --epsilon 0.01 --ledger book.ledger", code=2
+        "--data survey.csv --schema smoker.toml --model logistic --epsilon 0.01 --ledger book.ledger",
+        code=2,
     ).stderr
     assert "Likely not usable: the model has 3 parameters" in " ".join(few.split())
     assert len((survey / "book.ledger").read_text().splitlines()) == 1
@@ -280,12 +337,16 @@ def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) ->
         ),
     ],
 )
-def test_a_large_delta_is_refused_before_anything_is_spent(survey: Path, words: str, found: str, ways: str) -> None:
+def test_a_large_delta_is_refused_before_anything_is_spent(
+    survey: Path, words: str, found: str, ways: str
+) -> None:
     """It was told afterwards."""
     ledger = "open book.ledger --dataset survey --epsilon 2 --delta 1e-5"
     assert RUN.invoke(app, ["ledger", *ledger.split()]).exit_code == 0
     said = " ".join(
-        fit(f"--data survey.csv --schema smoker.toml --model logistic --epsilon 1 {words}", code=2).stderr.split()
+        fit(
+            f"--data survey.csv --schema smoker.toml --model logistic --epsilon 1 {words}", code=2
+        ).stderr.split()
     )
     assert found in said
     assert ways in said
@@ -316,11 +377,17 @@ def test_a_model_of_ones_own_has_intervals(survey: Path) -> None:
     with np.load(survey / "out" / "posterior.npz") as drawn:
         assert {"start", "weights"} <= set(drawn)
     (survey / "mine.py").write_text(
-        "import jax.numpy as jnp" + OWN + "\n\ndef guide(x, y):\n    numpyro.sample('start', dist.Normal(0, 1))\n"
+        "import jax.numpy as jnp"
+        + OWN
+        + "\n\ndef guide(x, y):\n    numpyro.sample('start', dist.Normal(0, 1))\n"
     )
     assert "1,000 steps" in fit(f"{words} --dry-run").stdout
-    assert "takes no guide" in " ".join(fit(f"{words} --by newton --out other", code=2).output.split())
-    assert "takes no steps" in " ".join(fit(f"{words} --by newton --steps 10 --out other", code=2).output.split())
+    assert "takes no guide" in " ".join(
+        fit(f"{words} --by newton --out other", code=2).output.split()
+    )
+    assert "takes no steps" in " ".join(
+        fit(f"{words} --by newton --steps 10 --out other", code=2).output.split()
+    )
     (survey / "mine.py").write_text(
         "import jax.numpy as jnp" + OWN.replace("start + x", "start + numpyro.param('w', 0.0) + x")
     )

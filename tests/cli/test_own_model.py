@@ -67,13 +67,16 @@ def run(words):
     return RUN.invoke(app, words.split())
 
 
-@pytest.mark.parametrize("function", ["model", pytest.param("by_name", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "function", ["model", pytest.param("by_name", marks=pytest.mark.exhaustive)]
+)
 def test_raw_columns_are_those_of_the_schema(folder, function):
     done = run(f"{FIT} --model mine.py:{function} --raw --steps 300")
     assert done.exit_code == 0, done.output
     posterior = json.loads((folder / "discreet-fit" / "summary.json").read_text())["posterior"]
     assert posterior["missing"]["mean"] == pytest.approx(MISSING, abs=0.05)
-    # Not to the digit: the noise is another one each time, and what is asked is whose cells these are.
+    # Not to the digit: the noise is another one each time, and what is asked is whose cells these
+    # are.
     assert posterior["mean"]["mean"] == pytest.approx(MEAN, abs=1.5)
     # Taken from the second of the encoded columns, this would be the share of missing cells.
     assert 1 / (1 + np.exp(-posterior["logit"]["mean"])) == pytest.approx(VIRUS, abs=0.06)
@@ -119,6 +122,8 @@ def test_raw_columns_hold_what_the_table_holds(folder):
 
 def test_a_model_that_is_a_partial_function(folder):
     """It has no name, and stopped the command with an AttributeError."""
-    (folder / "mine.py").write_text(f"import functools\n{MODEL}\nmodel = functools.partial(model)\n")
+    (folder / "mine.py").write_text(
+        f"import functools\n{MODEL}\nmodel = functools.partial(model)\n"
+    )
     chosen = choose(str(folder / "mine.py"))
     assert chosen.prepare(schema_from_toml(folder / "covid.toml")).function is chosen.function

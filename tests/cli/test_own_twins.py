@@ -14,7 +14,13 @@ from discreet.interfaces.cli._own_model import choose, read_own_fit
 from discreet.interfaces.cli._report import npz
 from discreet.privacy.report import make_statement
 from discreet.tabular.synthetic import synthesize
-from discreet.tabular.tables import decode, read_table, schema_from_bounds, schema_from_dict, schema_from_toml
+from discreet.tabular.tables import (
+    decode,
+    read_table,
+    schema_from_bounds,
+    schema_from_dict,
+    schema_from_toml,
+)
 
 from .fits import PLAN
 
@@ -43,8 +49,8 @@ kind = "binary"
 categories = ["no", "detected"]
 missing = "indicator"
 """
-# As twinify's example: a factory with arguments of its own, a guide by name, a table brought to numbers and back, and a
-# distribution of cells that may be missing.
+# As twinify's example: a factory with arguments of its own, a guide by name, a table brought to
+# numbers and back, and a distribution of cells that may be missing.
 PROGRAM = '''
 import argparse
 import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -102,10 +108,15 @@ MISSING, MEAN, VIRUS = 0.3, 8.0, 0.8
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    levels, visits, virus = rng.normal(MEAN, 2.0, 800).clip(0, 20), rng.poisson(4, 800), rng.random(800) < VIRUS
+    levels, visits, virus = (
+        rng.normal(MEAN, 2.0, 800).clip(0, 20),
+        rng.poisson(4, 800),
+        rng.random(800) < VIRUS,
+    )
     gone = rng.random(800) < MISSING
     rows = (
-        f"{'' if gone[i] else f'{levels[i]:.2f}'},{visits[i]},{'detected' if virus[i] else 'no'}" for i in range(800)
+        f"{'' if gone[i] else f'{levels[i]:.2f}'},{visits[i]},{'detected' if virus[i] else 'no'}"
+        for i in range(800)
     )
     (tmp_path / "covid.csv").write_text("\n".join(["level,visits,virus", *rows]) + "\n")
     (tmp_path / "covid.toml").write_text(TOML)
@@ -126,7 +137,10 @@ def test_from_a_table_to_twins_of_a_program_as_twinify_takes_it(folder: Path) ->
     assert done.exit_code == 0, done.output
     assert "Next: discreet synth discreet-fit --model mine.py" in " ".join(done.stdout.split())
     statement = json.loads((folder / "discreet-fit" / "statement.json").read_text())
-    assert any("preprocess of mine.py was called with each row by itself" in note for note in statement["notes"])
+    assert any(
+        "preprocess of mine.py was called with each row by itself" in note
+        for note in statement["notes"]
+    )
 
     done = run("synth discreet-fit --model mine.py --m 1 --out twins")
     assert done.exit_code == 0, done.output
@@ -152,7 +166,9 @@ def test_from_a_table_to_twins_of_a_program_as_twinify_takes_it(folder: Path) ->
 
 @pytest.mark.exhaustive
 def test_from_a_text_file_to_a_twin(folder: Path) -> None:
-    (folder / "model.txt").write_text("# of twinify\nlevel: Normal\nvisits: poisson  # a count\nvirus: Bernoulli\n")
+    (folder / "model.txt").write_text(
+        "# of twinify\nlevel: Normal\nvisits: poisson  # a count\nvirus: Bernoulli\n"
+    )
     done = run(f"{FIT} --model model.txt --components 2 --steps 200 --clip 10")
     assert done.exit_code == 0, done.output
     done = run("synth discreet-fit --model model.txt --out twins")
@@ -204,26 +220,36 @@ def draw_(latents, num_records, rng):
 BOUNDS = "a=-1:1,b=-1:1"
 
 
-def prepared(tmp_path: Path, returned: str = "x", *, raw: bool = False, more: str = "", schema=None):
+def prepared(
+    tmp_path: Path, returned: str = "x", *, raw: bool = False, more: str = "", schema=None
+):
     (tmp_path / "mine.py").write_text(ROWS.format(returned=returned) + more)
-    return choose(f"{tmp_path / 'mine.py'}:rows").prepare(schema or schema_from_bounds(BOUNDS), raw=raw)
+    return choose(f"{tmp_path / 'mine.py'}:rows").prepare(
+        schema or schema_from_bounds(BOUNDS), raw=raw
+    )
 
 
 @pytest.mark.parametrize("returned", ["x", "(x[:, 0], x[:, 1])", "{'a': x[:, 0], 'b': x[:, 1]}"])
 def test_the_row_may_be_an_array_a_tuple_or_a_dict(tmp_path: Path, returned: str) -> None:
-    table = prepared(tmp_path, returned).draw({"mean": np.float32(0.5)}, 7, np.random.default_rng(0))
+    table = prepared(tmp_path, returned).draw(
+        {"mean": np.float32(0.5)}, 7, np.random.default_rng(0)
+    )
     np.testing.assert_allclose(table.to_pandas(), 0.5, atol=0.01)
     assert table.shape == (7, 2)
 
 
 def test_the_target_is_the_last_cell_in_its_own_unit(tmp_path: Path) -> None:
     schema = schema_from_bounds("a=-1:1,b=0:10", target="b")
-    table = prepared(tmp_path, schema=schema).draw({"mean": np.float32(0.5)}, 3, np.random.default_rng(0))
+    table = prepared(tmp_path, schema=schema).draw(
+        {"mean": np.float32(0.5)}, 3, np.random.default_rng(0)
+    )
     np.testing.assert_allclose(table.to_pandas()["b"], 7.5, atol=0.01)
 
 
 def test_a_draw_of_the_users_own(tmp_path: Path) -> None:
-    table = prepared(tmp_path, more="\ndraw = draw_\n").draw({"mean": -0.25}, 2, np.random.default_rng(0))
+    table = prepared(tmp_path, more="\ndraw = draw_\n").draw(
+        {"mean": -0.25}, 2, np.random.default_rng(0)
+    )
     assert table.to_pylist() == [{"a": -0.25, "b": 0.5}] * 2
 
 
@@ -231,16 +257,23 @@ def test_rows_of_several_posterior_draws_come_from_one_call(tmp_path: Path) -> N
     more = "\ncalls = []\ndef postprocess(frame):\n    calls.append(len(frame))\n    return frame\n"
     model = prepared(tmp_path, raw=True, more=more)
     draws = {"mean": np.linspace(-0.5, 0.5, 6, dtype=np.float32)}
-    (table,) = synthesize(jax.random.key(0), draws, model, num_twins=1, num_records=6, rows_per_draw=1)
+    (table,) = synthesize(
+        jax.random.key(0), draws, model, num_twins=1, num_records=6, rows_per_draw=1
+    )
     np.testing.assert_allclose(table.to_pandas()["a"], draws["mean"], atol=0.01)
     assert model.own.module.calls == [6]
 
 
 def test_a_program_that_fails_is_named_with_its_place(folder: Path) -> None:
-    fails = "def model(x):\n    mean = numpyro.sample('mean', dist.Normal(0, 1).expand([{}]))\n    {}\n"
+    fails = (
+        "def model(x):\n    mean = numpyro.sample('mean', dist.Normal(0, 1).expand([{}]))\n    {}\n"
+    )
     row = "with numpyro.plate('r', x.shape[0]): numpyro.sample('x', dist.Normal(mean, 1).to_event(1), obs=x)"
     for body, message in (
-        (fails.format(3, "no_such_name"), "mine.py fails at mine.py:4 (model) with NameError: name 'no_such_name' is"),
+        (
+            fails.format(3, "no_such_name"),
+            "mine.py fails at mine.py:4 (model) with NameError: name 'no_such_name' is",
+        ),
         (fails.format(5, row), "mine.py fails with ValueError: Incompatible shapes"),
         (fails.format(3, "numpyro.factor('all', x.sum())"), "Refused: No record's loss"),
     ):
@@ -257,21 +290,40 @@ def test_a_program_that_fails_is_named_with_its_place(folder: Path) -> None:
         ("None", False, "", r"should return one row of 2 numbers \(a, b\) .* and returned nothing"),
         ("x[:, :1]", False, "", "returned 1 numbers"),
         ("'x'", False, "", "and returned str"),
-        ("x * jnp.nan", True, "", "column 'a' has numbers that are not finite.* needs missing = \"indicator\""),
+        (
+            "x * jnp.nan",
+            True,
+            "",
+            "column 'a' has numbers that are not finite.* needs missing = \"indicator\"",
+        ),
         (
             "x",
             True,
             "postprocess = lambda frame: frame.assign(c=1)",
             r"postprocess of .* returned columns a, b, c, and the schema has the columns a, b: let postprocess return",
         ),
-        ("x", True, "postprocess = lambda frame: frame[['a']]", "returned columns a, and the schema has"),
+        (
+            "x",
+            True,
+            "postprocess = lambda frame: frame[['a']]",
+            "returned columns a, and the schema has",
+        ),
         ("x", True, "postprocess = lambda frame: frame['z']", "failed .*KeyError"),
-        ("x", True, "postprocess = lambda frame: 3", "postprocess of .* returned int, and the schema"),
+        (
+            "x",
+            True,
+            "postprocess = lambda frame: 3",
+            "postprocess of .* returned int, and the schema",
+        ),
     ],
 )
-def test_rows_that_are_none_of_the_table(tmp_path: Path, returned: str, raw: bool, more: str, message: str) -> None:
+def test_rows_that_are_none_of_the_table(
+    tmp_path: Path, returned: str, raw: bool, more: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        prepared(tmp_path, returned, raw=raw, more=more).draw({"mean": 0.5}, 2, np.random.default_rng(0))
+        prepared(tmp_path, returned, raw=raw, more=more).draw(
+            {"mean": 0.5}, 2, np.random.default_rng(0)
+        )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +336,9 @@ def test_rows_that_are_none_of_the_table(tmp_path: Path, returned: str, raw: boo
         ("return frame[frame.a > 5]", "left no rows"),
     ],
 )
-def test_preprocess_sees_one_row_and_its_errors_quote_no_cell(tmp_path: Path, body: str, message: str) -> None:
+def test_preprocess_sees_one_row_and_its_errors_quote_no_cell(
+    tmp_path: Path, body: str, message: str
+) -> None:
     model = prepared(tmp_path, more=f"\ndef preprocess(frame):\n    {body}\n")
     table = decode([[0.125, 0.25], [-0.125, 0.5]], model.schema, raw=True)
     with pytest.raises(ValueError, match=message) as caught:
@@ -294,8 +348,13 @@ def test_preprocess_sees_one_row_and_its_errors_quote_no_cell(tmp_path: Path, bo
 
 def test_preprocess_cannot_look_at_other_rows(tmp_path: Path) -> None:
     """Centred by the mean of what it sees, each row is centred by itself; a dropped row is gone."""
-    model = prepared(tmp_path, more="\ndef preprocess(frame):\n    return (frame - frame.mean())[frame.b < 0.9]\n")
-    records = model.preprocessed(decode([[0.1, 0.2], [0.5, 0.6], [0.0, 1.0]], model.schema, raw=True))
+    model = prepared(
+        tmp_path,
+        more="\ndef preprocess(frame):\n    return (frame - frame.mean())[frame.b < 0.9]\n",
+    )
+    records = model.preprocessed(
+        decode([[0.1, 0.2], [0.5, 0.6], [0.0, 1.0]], model.schema, raw=True)
+    )
     np.testing.assert_array_equal(records.x, np.zeros((2, 2), np.float32))
     assert records.feature_names == ("a", "b")
 
@@ -311,14 +370,24 @@ def test_what_is_no_fit_of_this_model(tmp_path: Path) -> None:
     (folder / "posterior.npz").write_bytes(npz({"mean": draws}))
     fit = read_own_fit(folder, name)
     assert fit.statement == statement
-    np.testing.assert_array_equal(np.sort(fit.posterior(jax.random.key(0), 6)["mean"]), np.repeat(draws, 2))
+    np.testing.assert_array_equal(
+        np.sort(fit.posterior(jax.random.key(0), 6)["mean"]), np.repeat(draws, 2)
+    )
 
     with pytest.raises(ValueError, match="name the model again"):
         read_own_fit(folder, None)
-    refused = run(["synth", str(folder), "--model", name, "--twins", "4", "--out", str(tmp_path / "twins")])
-    assert (refused.exit_code, "fit with more --draws" in " ".join(refused.stderr.split())) == (2, True)
+    refused = run(
+        ["synth", str(folder), "--model", name, "--twins", "4", "--out", str(tmp_path / "twins")]
+    )
+    assert (refused.exit_code, "fit with more --draws" in " ".join(refused.stderr.split())) == (
+        2,
+        True,
+    )
     for draws, message in (
-        ({"sd": np.ones(3, np.float32)}, "is not the model of this fit: the posterior has a latent sd"),
+        (
+            {"sd": np.ones(3, np.float32)},
+            "is not the model of this fit: the posterior has a latent sd",
+        ),
         ({"mean": np.ones((3, 2), np.float32)}, r"latent mean of shape \(2,\), and the model \(\)"),
         ({"mean": np.full(3, np.nan, np.float32)}, "not finite"),
     ):
@@ -330,7 +399,9 @@ def test_what_is_no_fit_of_this_model(tmp_path: Path) -> None:
         read_own_fit(folder, name)
     (tmp_path / "mine.py").write_text("def rows(x):\n    return x.shape\n")
     (folder / "posterior.npz").write_bytes(npz({"mean": np.ones(3, np.float32)}))
-    with pytest.raises(ValueError, match=r"cannot be called without records.*one row and return it"):
+    with pytest.raises(
+        ValueError, match=r"cannot be called without records.*one row and return it"
+    ):
         read_own_fit(folder, name)
 
 
@@ -340,6 +411,8 @@ def test_a_factory_that_fails_or_makes_no_model(tmp_path: Path) -> None:
         ("return 3", "returned int: let it return a model"),
         ("return lambda x: x, 7", "returned function, int: let it return a model"),
     ):
-        (tmp_path / "mine.py").write_text(f"def model_factory(arguments, words, schema):\n    {body}\n")
+        (tmp_path / "mine.py").write_text(
+            f"def model_factory(arguments, words, schema):\n    {body}\n"
+        )
         with pytest.raises(ValueError, match=message):
             choose(str(tmp_path / "mine.py")).prepare(SCHEMA)

@@ -16,8 +16,16 @@ from discreet.tabular.tables import schema_from_bounds
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,smoker=no|yes"
-GIVEN = {"model": "logistic", "target": "smoker", "bounds": BOUNDS, "num_records": "3000", "epsilon": "1"}
-PLAN = NewtonPlan.calibrate(epsilon=1.0, delta=1e-5, family="binary", num_features=1, num_records=3_000)
+GIVEN = {
+    "model": "logistic",
+    "target": "smoker",
+    "bounds": BOUNDS,
+    "num_records": "3000",
+    "epsilon": "1",
+}
+PLAN = NewtonPlan.calibrate(
+    epsilon=1.0, delta=1e-5, family="binary", num_features=1, num_records=3_000
+)
 FOUND = DryRun(
     "Made up",
     "AUC",
@@ -33,7 +41,11 @@ FOUND = DryRun(
 
 
 def arguments(*more: str, **changes: str | None) -> list[str]:
-    pairs = [[f"--{name.replace('_', '-')}", x] for name, x in {**GIVEN, **changes}.items() if x is not None]
+    pairs = [
+        [f"--{name.replace('_', '-')}", x]
+        for name, x in {**GIVEN, **changes}.items()
+        if x is not None
+    ]
     return ["plan", *(word for pair in pairs for word in pair), *more]
 
 
@@ -56,9 +68,16 @@ def test_the_options_reach_the_dry_run(no_dry_run) -> None:
     ((model, about, options),) = no_dry_run
     assert model == "logistic"
     assert about.target == "smoker"
-    assert (options["num_records"], options["epsilon"], options["delta"], options["seed"]) == (3_000, 1.0, 1e-6, 3)
+    assert (options["num_records"], options["epsilon"], options["delta"], options["seed"]) == (
+        3_000,
+        1.0,
+        1e-6,
+        3,
+    )
     assert (options["share"], options["kept"]) == (0.02, 0.5)
-    assert "Use at ε = 1: For its coefficients. For prediction, ε = 1 is enough." in " ".join(outcome.stdout.split())
+    assert "Use at ε = 1: For its coefficients. For prediction, ε = 1 is enough." in " ".join(
+        outcome.stdout.split()
+    )
 
 
 def test_a_twin_and_a_model_of_ones_own(no_dry_run, tmp_path: Path) -> None:
@@ -92,7 +111,11 @@ def test_a_dry_run_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_dry_run, "FACTORS", (0.1, 1.0))
     outcome = RUN.invoke(app, arguments())
     assert outcome.exit_code == 0, outcome.stderr
-    for part in ("3,000 records", "ε noise learned held AUC best use", "Use at ε = 1: For its coefficients."):
+    for part in (
+        "3,000 records",
+        "ε noise learned held AUC best use",
+        "Use at ε = 1: For its coefficients.",
+    ):
         assert part in " ".join(outcome.stdout.split())
 
 
@@ -156,15 +179,35 @@ def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
     epsilon = epsilon_for_widths(schema, {"age": 0.5}, num_records=3_000, delta=1e-5)
     said = " ".join(RUN.invoke(app, WIDTH).stdout.split())
     assert (
-        f"ε = {epsilon:g} at δ = 1e-05 is enough for discreet describe (--epsilon {epsilon:g} --delta 1e-05)." in said
+        f"ε = {epsilon:g} at δ = 1e-05 is enough for discreet describe (--epsilon {epsilon:g} --delta 1e-05)."
+        in said
     )
     found = half_widths(description_plan(schema, epsilon=epsilon, delta=1e-5), 3_000)
     share = f"shares of smoker ± {100 * found['smoker']:.2g} %"
-    assert f"For a table of 3,000 records, intervals of 90 % will be at most: mean of age ± 0.499, {share}." in said
-    more = ["--width", "smoker=0.01", "--mean", "age=40", "--pair", "age,smoker", "--level", "0.95", "--json"]
+    assert (
+        f"For a table of 3,000 records, intervals of 90 % will be at most: mean of age ± 0.499, {share}."
+        in said
+    )
+    more = [
+        "--width",
+        "smoker=0.01",
+        "--mean",
+        "age=40",
+        "--pair",
+        "age,smoker",
+        "--level",
+        "0.95",
+        "--json",
+    ]
     content = json.loads(RUN.invoke(app, [*WIDTH, *more]).stdout)
     wanted = {"age": 0.5, "smoker": 0.01}
-    how = {"num_records": 3_000, "delta": 1e-5, "level": 0.95, "means": {"age": 40}, "pairs": [("age", "smoker")]}
+    how = {
+        "num_records": 3_000,
+        "delta": 1e-5,
+        "level": 0.95,
+        "means": {"age": 40},
+        "pairs": [("age", "smoker")],
+    }
     assert content["epsilon"] == epsilon_for_widths(schema, wanted, **how)
     assert all(content["half_widths"][name] <= wanted[name] for name in wanted)
     by = RUN.invoke(app, [*WIDTH, "--by", "smoker"])
@@ -196,7 +239,17 @@ def test_widths_and_dry_runs_are_told_apart(no_dry_run, words: list[str], said: 
 
 
 def test_fit_needs_an_epsilon_from_somewhere(tmp_path: Path) -> None:
-    words = ["fit", "--data", "x.csv", "--model", "logistic", "--target", "smoker", "--bounds", BOUNDS]
+    words = [
+        "fit",
+        "--data",
+        "x.csv",
+        "--model",
+        "logistic",
+        "--target",
+        "smoker",
+        "--bounds",
+        BOUNDS,
+    ]
     outcome = RUN.invoke(app, words)
     assert outcome.exit_code == 2
     assert "--epsilon is missing" in outcome.stderr

@@ -59,7 +59,9 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             trace=Trace(np.arange(steps), rng.normal(size=(steps, 2)).astype(np.float32)),
             steps_completed=steps,
         )
-        result.posterior = lambda key, number: {"weights": rng.normal(size=(number, records.x.shape[1]))}
+        result.posterior = lambda key, number: {
+            "weights": rng.normal(size=(number, records.x.shape[1]))
+        }
         return result, None
 
     monkeypatch.setattr(InSteps, "release", release)
@@ -67,7 +69,8 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = "--model logistic --target smoker --bounds age=17:90,smoker=no|yes --epsilon 1 --steps 60 --num-records 500 --yes"
     words += " --contact dpo@example.org"
     outcome = RUN.invoke(
-        app, ["fit", "--data", f"{tmp_path}/survey.csv", "--out", f"{tmp_path}/fit", *words.split(" ")]
+        app,
+        ["fit", "--data", f"{tmp_path}/survey.csv", "--out", f"{tmp_path}/fit", *words.split(" ")],
     )
     assert outcome.exit_code == 0, outcome.stderr
     assert "report.html" in outcome.stdout
@@ -121,7 +124,9 @@ def test_the_curve_of_a_regression_is_that_of_its_plan(fit: Path) -> None:
 
 def test_twins_and_the_ledger(twin_fit: Path, tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a survey", epsilon=3.0, delta=1e-3)
-    outcome = RUN.invoke(app, ["synth", str(twin_fit), "--twins", "2", "--rows", "50", "--out", f"{tmp_path}/twins"])
+    outcome = RUN.invoke(
+        app, ["synth", str(twin_fit), "--twins", "2", "--rows", "50", "--out", f"{tmp_path}/twins"]
+    )
     assert outcome.exit_code == 0, outcome.stderr
     outcome = report(twin_fit, "--twins-from", tmp_path / "twins", "--ledger", ledger.path)
     assert outcome.exit_code == 0, outcome.stderr
@@ -139,8 +144,14 @@ def test_only_twins_of_this_fit_are_shown(twin_fit: Path, tmp_path: Path) -> Non
     (people / "twin-1.csv").write_text("age,smoker\n20,no\n")
     refused(report(twin_fit, "--twins-from", people), "twins.json", "discreet synth")
     refused(report(twin_fit, "--twins-from", people / "twin-1.csv"), "discreet synth")
-    other = fitted(tmp_path / "other", SCHEMA, statement=make_statement(PLAN, steps_completed=3, reproducible=False))
-    RUN.invoke(app, ["synth", str(other), "--twins", "1", "--rows", "20", "--out", str(tmp_path / "twins")])
+    other = fitted(
+        tmp_path / "other",
+        SCHEMA,
+        statement=make_statement(PLAN, steps_completed=3, reproducible=False),
+    )
+    RUN.invoke(
+        app, ["synth", str(other), "--twins", "1", "--rows", "20", "--out", str(tmp_path / "twins")]
+    )
     refused(report(twin_fit, "--twins-from", tmp_path / "twins"), "another fit")
     about = json.loads((tmp_path / "twins" / "twins.json").read_text())
     about["statement"] = json.loads((twin_fit / "statement.json").read_text())

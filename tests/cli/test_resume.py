@@ -56,14 +56,19 @@ FIT = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 -
 FIT += " --ledger survey.ledger --checkpoint saved"
 
 NEWTON = "fit --data survey.csv --schema schema.toml --epsilon 1 --delta 1e-5 --yes --ledger survey.ledger --checkpoint saved"
-NEWTONS = {"regression": f"{NEWTON} --model logistic", "model": f"{NEWTON} --model mine.py:model --by newton"}
+NEWTONS = {
+    "regression": f"{NEWTON} --model logistic",
+    "model": f"{NEWTON} --model mine.py:model --by newton",
+}
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    rows = "".join(f"{i % 150},{rng.integers(18, 90)},{['no', 'yes'][rng.integers(2)]}\n" for i in range(450))
+    rows = "".join(
+        f"{i % 150},{rng.integers(18, 90)},{['no', 'yes'][rng.integers(2)]}\n" for i in range(450)
+    )
     (tmp_path / "survey.csv").write_text("id,age,smoker\n" + rows)
     (tmp_path / "schema.toml").write_text(SCHEMA)
     (tmp_path / "mine.py").write_text(MODEL)
@@ -153,7 +158,8 @@ def said(outcome):
 
 
 @pytest.mark.parametrize(
-    "moment", ["mid-fit", pytest.param("between statement and posterior", marks=pytest.mark.essential)]
+    "moment",
+    ["mid-fit", pytest.param("between statement and posterior", marks=pytest.mark.essential)],
 )
 def test_ctrl_c_then_resume(folder, monkeypatch, moment):
     """The first Ctrl-C arrives after the first steps, and another one while it goes on; or when only the statement is written."""
@@ -224,10 +230,16 @@ def test_of_two_terminals_with_one_checkpoint_one_fits(folder, monkeypatch):
             dpsvi_run(checkpoint="saved")
         process.kill()
     assert refused.exit_code == 2
-    assert "saved is in use: another process or thread runs a fit with this checkpoint. Wait until" in said(refused)
+    assert (
+        "saved is in use: another process or thread runs a fit with this checkpoint. Wait until"
+        in said(refused)
+    )
     assert list((folder / "saved").iterdir()) == []
     assert dp.Ledger("survey.ledger").debits == []
-    with exclusive("saved"), exclusive(folder / "saved"):  # the command line and the fit that it runs
+    with (
+        exclusive("saved"),
+        exclusive(folder / "saved"),
+    ):  # the command line and the fit that it runs
         assert run(f"{FIT} --dry-run", monkeypatch).exit_code == 0
     # Refused at its claim, the other thread would remove the checkpoint of the first.
     refusal = pytest.raises(ValueError, match="saved is in use")
@@ -243,7 +255,9 @@ def dpsvi_run(checkpoint):
         with numpyro.plate("data", len(x)):
             numpyro.sample("x", dist.Normal(mean), obs=x)
 
-    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1, num_records=2)
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1, num_records=2
+    )
     dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan)
     return dpsvi.run(dp.random.key(), np.zeros(2, np.float32), checkpoint=checkpoint)
 
@@ -286,7 +300,9 @@ main()
 
 def start(words, folder, program=COMMAND_LINE):
     command = [sys.executable, "-c", program, *shlex.split(words)]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.exhaustive
@@ -295,7 +311,10 @@ def start(words, folder, program=COMMAND_LINE):
 def test_ctrl_c_at_random_moments(folder, seed):
     """Real processes: stopped several times, a fit releases what it would have released without."""
     moments = chance.Random(seed)
-    words, statement = FIT.replace("--steps 40", "--steps 20000"), folder / "discreet-fit" / "statement.json"
+    words, statement = (
+        FIT.replace("--steps 40", "--steps 20000"),
+        folder / "discreet-fit" / "statement.json",
+    )
     with start(words, folder) as process:
         while not (folder / "saved" / FILE).exists():
             time.sleep(0.005)
@@ -309,7 +328,13 @@ def test_ctrl_c_at_random_moments(folder, seed):
     assert statement.exists()
     for name in ("survey.csv", "schema.toml"):
         shutil.copy(folder / name, folder / "copy" / name)
-    dp.Ledger.create(folder / "copy" / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person")
+    dp.Ledger.create(
+        folder / "copy" / "survey.ledger",
+        dataset="survey",
+        epsilon=3.0,
+        delta=1e-4,
+        unit="one person",
+    )
     started = time.perf_counter()
     with start(words, folder / "copy") as process:
         error = process.stderr.read()
@@ -322,14 +347,17 @@ def test_ctrl_c_at_random_moments(folder, seed):
                 time.sleep(moment)
             else:
                 # As soon as the statement is there, and before the posterior is.
-                while process.poll() is None and (not statement.exists() or statement.stat().st_mtime_ns == before):
+                while process.poll() is None and (
+                    not statement.exists() or statement.stat().st_mtime_ns == before
+                ):
                     time.sleep(0.002)
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             error = process.stderr.read()
         # The last: while Python itself was starting.
         assert process.returncode in (0, 130, -signal.SIGINT), error
-        # On a busy machine all may be written before the signal comes. Python loses one that comes while it collects garbage.
+        # On a busy machine all may be written before the signal comes. Python loses one that comes
+        # while it collects garbage.
         if process.returncode == 0:
             assert (folder / "discreet-fit" / "posterior.npz").exists()
         elif moment is None and "Exception ignored" not in error:
@@ -361,7 +389,10 @@ def test_what_cannot_go_on_is_said(folder, monkeypatch):
         (FIT.replace("survey.ledger", "other.ledger"), "cannot be opened"),
         (FIT.replace("--epsilon 1", "--epsilon 9"), "Nothing was debited"),
         (f"{FIT} --seed 1", "would not be private"),
-        (FIT.replace("--schema schema.toml", "--non-private-bounds --target smoker"), "would not be private"),
+        (
+            FIT.replace("--schema schema.toml", "--non-private-bounds --target smoker"),
+            "would not be private",
+        ),
     ):
         done = run(words, monkeypatch)
         assert done.exit_code == 2, done.output
@@ -395,7 +426,9 @@ def copied(folder):
     shutil.copytree(folder / "saved", copy / "saved")
     for name in ("survey.csv", "schema.toml", "mine.py"):
         shutil.copy(folder / name, copy / name)
-    dp.Ledger.create(copy / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person")
+    dp.Ledger.create(
+        copy / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person"
+    )
     return copy
 
 

@@ -31,7 +31,8 @@ from discreet.tabular.tables import (
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
 ROWS = "".join(
-    f"{i % 5},{20 + i},{'north' if i % 2 else 'south'},20{10 + i}-02-03,{'yes' if i % 3 else 'no'}\n" for i in range(12)
+    f"{i % 5},{20 + i},{'north' if i % 2 else 'south'},20{10 + i}-02-03,{'yes' if i % 3 else 'no'}\n"
+    for i in range(12)
 )
 
 
@@ -68,7 +69,9 @@ def test_a_template_has_the_kinds_that_a_parquet_file_says(survey) -> None:
     assert [column["kind"] for column in columns.values()] == ["real", "categorical", "binary"]
 
 
-def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
+    survey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = "--non-private-from-data", "--target", "smoker", "--person", "id"
     loud = run("schema", "init", survey, *words)
     assert "NOT PRIVATE" in loud.stderr
@@ -103,7 +106,9 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monk
         "--seed",
         "1",
     ]
-    assert "NOT PRIVATE: bounds or categories of age, region" in " ".join(run(*words, code=2).stderr.split())
+    assert "NOT PRIVATE: bounds or categories of age, region" in " ".join(
+        run(*words, code=2).stderr.split()
+    )
     run(*words, code=2)
     assert [len(records.x) for records in calls] == [5, 5]
     # With a seed the same rows of each person are kept.
@@ -119,7 +124,10 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
     described = schema_from_bounds(bounds, target="smoker")
     assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
     template = "--overwrite", "--non-private-from-data"
-    assert "give only one" in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
+    assert (
+        "give only one"
+        in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
+    )
 
 
 def test_a_kind_that_bounds_do_not_show_is_marked_as_a_guess(survey) -> None:
@@ -133,7 +141,10 @@ def test_a_kind_that_bounds_do_not_show_is_marked_as_a_guess(survey) -> None:
         'kind = "real"   # a guess: "count", if all values are integers from 0',
         'kind = "categorical"   # a guess: "ordered", if the categories go from the lowest to the highest',
     ]
-    assert schema_from_toml(survey.parent / "schema.toml").columns == schema_from_bounds(bounds).columns
+    assert (
+        schema_from_toml(survey.parent / "schema.toml").columns
+        == schema_from_bounds(bounds).columns
+    )
     facts = run("schema", "init", survey, "--bounds", bounds, "--overwrite", "--json").stdout
     assert json.loads(facts)["guessed"] == ["age", "region"]
 
@@ -142,7 +153,9 @@ def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> No
     """No header shows decimal commas: the file has the line as a comment, and the error names the line and its place."""
     survey.write_text("age;dose\n30;1,5\n40;2,25\n")
     line = 'decimal = ","'
-    with pytest.raises(DataError, match=rf"write {line} .* a line \[csv\] above it at the end, in a schema file"):
+    with pytest.raises(
+        DataError, match=rf"write {line} .* a line \[csv\] above it at the end, in a schema file"
+    ):
         read_table({"dose": ["1,5"]}, schema_from_bounds("dose=0:9"))
     for options in ([], ["--bounds", "age=0:120,dose=0:9"]):
         said = run("schema", "init", survey, *options, "--overwrite").stdout
@@ -153,9 +166,13 @@ def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> No
     with pytest.raises(DataError, match=rf"write {line} .* below \[csv\] in the schema,"):
         read_table(survey, schema)
     (survey.parent / "schema.toml").write_text(text.replace(f"# {line}", line))
-    assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))["dose"].to_pylist() == [1.5, 2.25]
+    assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))[
+        "dose"
+    ].to_pylist() == [1.5, 2.25]
     run("schema", "init", survey, "--non-private-from-data", "--overwrite")
-    assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(delimiter=";", decimal=",")
+    assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(
+        delimiter=";", decimal=","
+    )
 
 
 @pytest.fixture
@@ -179,8 +196,29 @@ BUY = "schema", "init", "survey.csv", "--private-bounds", "--epsilon", "2", "--d
 
 @pytest.mark.essential
 def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
-    run("ledger", "open", "s.ledger", "--dataset", "s", "--epsilon", "9", "--delta", "1e-4", "--unit", "one person")
-    known = "--bounds", "smoker=no|yes", "--target", "smoker", "--person", "id", "--ledger", "s.ledger"
+    run(
+        "ledger",
+        "open",
+        "s.ledger",
+        "--dataset",
+        "s",
+        "--epsilon",
+        "9",
+        "--delta",
+        "1e-4",
+        "--unit",
+        "one person",
+    )
+    known = (
+        "--bounds",
+        "smoker=no|yes",
+        "--target",
+        "smoker",
+        "--person",
+        "id",
+        "--ledger",
+        "s.ledger",
+    )
     done = run(*BUY, *known)
     lines = done.stdout.splitlines()
     assert re.fullmatch(r"age       0 to (128|256|512)", lines[0])
@@ -190,19 +228,38 @@ def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
     assert "kind is not filled in" in run("schema", "check", "schema.toml", code=2).stderr
     file = people.parent / "schema.toml"
     text = file.read_text()
-    file.write_text(text.replace('kind = ""', 'kind = "categorical"\ncategories = ["north", "south"]'))
+    file.write_text(
+        text.replace('kind = ""', 'kind = "categorical"\ncategories = ["north", "south"]')
+    )
     schema = schema_from_toml(file)
     assert (schema.person, schema.target) == ("id", "smoker")
     assert [column.name for column in schema.columns] == ["age", "dose, mg", "smoker", "region"]
     assert schema.bought is not None
-    assert (schema.bought.columns, schema.bought.statement) == (("age", "dose, mg"), "schema.statement.json")
+    assert (schema.bought.columns, schema.bought.statement) == (
+        ("age", "dose, mg"),
+        "schema.statement.json",
+    )
     words = schema.bought.in_words()
     assert words in " ".join(run("schema", "check", "schema.toml").stdout.split())
-    assert json.loads(run("schema", "check", "schema.toml", "--json").stdout)["bought"]["delta"] == 1e-6
+    assert (
+        json.loads(run("schema", "check", "schema.toml", "--json").stdout)["bought"]["delta"]
+        == 1e-6
+    )
     statement = json.loads((people.parent / "schema.statement.json").read_text())
     assert statement["about"] == "Bounds of 3 columns of “survey.csv”, for a schema."
     assert "Of each person one row was counted" in str(statement)
-    run("describe", "survey.csv", "--schema", "schema.toml", "--epsilon", "1", "--ledger", "s.ledger", "--out", "d")
+    run(
+        "describe",
+        "survey.csv",
+        "--schema",
+        "schema.toml",
+        "--epsilon",
+        "1",
+        "--ledger",
+        "s.ledger",
+        "--out",
+        "d",
+    )
     described = (people.parent / "d" / "statement.txt").read_text()
     assert " ".join(described.split()).count(words) == 1
     assert "smoker (binary, the target): no | yes; region" in " ".join(described.split())
@@ -218,7 +275,9 @@ def test_bounds_of_named_columns_and_in_json(people) -> None:
     schema = schema_from_toml(people.parent / "schema.toml")
     assert [column.name for column in schema.columns] == ["dose, mg"]
     assert schema.each_row
-    assert "schema.statement.json already exists" in run(*BUY, "--out", "schema.json", code=2).stderr
+    assert (
+        "schema.statement.json already exists" in run(*BUY, "--out", "schema.json", code=2).stderr
+    )
 
 
 def test_categories_are_bought_with_bounds_or_alone(people) -> None:
@@ -229,11 +288,29 @@ def test_categories_are_bought_with_bounds_or_alone(people) -> None:
     assert "region    north | south | other" in lines
     assert "A text is shown if its noisy count is above" in done.stdout
     schema = schema_from_toml(people.parent / "schema.toml")
-    assert [column.rule() for column in schema.columns][2:] == ["north | south | other", "no | yes | other"]
+    assert [column.rule() for column in schema.columns][2:] == [
+        "north | south | other",
+        "no | yes | other",
+    ]
     statement = json.loads((people.parent / "schema.statement.json").read_text())
-    assert statement["about"].startswith("Bounds of 4 columns and categories of 4 columns of “survey.csv”")
-    alone = ["schema", "init", "survey.csv", "--private-categories", "--epsilon", "2", "--delta", "1e-6", "--column"]
-    assert "region  north | south | other" in run(*alone, "region", *words[1:], "--out", "alone.toml").stdout
+    assert statement["about"].startswith(
+        "Bounds of 4 columns and categories of 4 columns of “survey.csv”"
+    )
+    alone = [
+        "schema",
+        "init",
+        "survey.csv",
+        "--private-categories",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-6",
+        "--column",
+    ]
+    assert (
+        "region  north | south | other"
+        in run(*alone, "region", *words[1:], "--out", "alone.toml").stdout
+    )
     assert schema_from_toml(people.parent / "alone.toml").columns[0].out_of_bounds == "other"
 
 
@@ -259,7 +336,17 @@ def test_a_schema_says_what_is_to_be_bought(people) -> None:
     remedy = "buys such bounds and categories"
     said = run("describe", "survey.csv", "--schema", "draft.toml", "--epsilon", "1", code=2).stderr
     assert remedy in " ".join(said.split())
-    buy = "schema", "init", "survey.csv", "--schema", "draft.toml", "--epsilon", "2", "--delta", "1e-6"
+    buy = (
+        "schema",
+        "init",
+        "survey.csv",
+        "--schema",
+        "draft.toml",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-6",
+    )
     assert "leave other options" in " ".join(run(*buy, "--target", "age", code=2).stderr.split())
     run(*buy)
     schema = schema_from_toml(people.parent / "schema.toml")
@@ -267,7 +354,10 @@ def test_a_schema_says_what_is_to_be_bought(people) -> None:
     assert [column.name for column in schema.columns] == ["age", "region", "smoker"]
     assert schema.columns[1].rule() == "north | other"
     assert schema.columns[1].may_be_missing
-    assert "nothing is to be bought" in run(*buy[:4], "schema.toml", *buy[5:], "--out", "b.toml", code=2).stderr
+    assert (
+        "nothing is to be bought"
+        in run(*buy[:4], "schema.toml", *buy[5:], "--out", "b.toml", code=2).stderr
+    )
     draft.write_text(DRAFT[DRAFT.index("[columns.age]") :])
     run(*buy, "--overwrite")
     assert schema_from_toml(people.parent / "schema.toml").person is None
@@ -279,12 +369,25 @@ def test_what_is_known_of_a_column_whose_bounds_are_bought_is_kept(people) -> No
     dose = '[columns."dose, mg"]\nkind = "real"\nstep = 0.001\nmissing = "indicator"\nbounds = "private"\n'
     draft = people.parent / "draft.toml"
     draft.write_text(f'person = "id"\n{age}{dose}')
-    buy = "schema", "init", "survey.csv", "--schema", "draft.toml", "--epsilon", "2", "--delta", "1e-6"
+    buy = (
+        "schema",
+        "init",
+        "survey.csv",
+        "--schema",
+        "draft.toml",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-6",
+    )
     run(*buy)
     age, dose = schema_from_toml(people.parent / "schema.toml").columns
     assert (age.kind, age.unit, age.limits[0]) == (Kind.COUNT, "years", 0)
     assert (dose.step, dose.missing, dose.out_of_bounds) == (0.001, Missing.INDICATOR, "clip")
-    for wrong, said in (("kind = 'date'", "bounds are bought of numbers alone"), ("stepp = 1", "stepp")):
+    for wrong, said in (
+        ("kind = 'date'", "bounds are bought of numbers alone"),
+        ("stepp = 1", "stepp"),
+    ):
         draft.write_text(f'person = "id"\n[columns.age]\n{wrong}\nbounds = "private"\n')
         assert said in run(*buy, "--out", "other.toml", code=2).stderr
 
@@ -312,13 +415,17 @@ def test_bought_bounds_are_whole_steps(kind, step, bounds, expected) -> None:
 
 def test_a_second_purchase_says_the_cost_of_both(people) -> None:
     """Without the first, its columns would be said to be public."""
-    (people.parent / "draft.toml").write_text('person = "each row"\n[columns.age]\nkind = "real"\nbounds = "private"\n')
+    (people.parent / "draft.toml").write_text(
+        'person = "each row"\n[columns.age]\nkind = "real"\nbounds = "private"\n'
+    )
     buy = "schema", "init", "survey.csv", "--epsilon", "2", "--delta", "1e-6", "--schema"
     run(*buy, "draft.toml", "--out", "one.toml")
     more = '[columns.region]\nkind = "categorical"\ncategories = "private"\n'
     (people.parent / "two.toml").write_text((people.parent / "one.toml").read_text() + more)
     run(*buy, "two.toml", "--out", "both.toml")
-    first, both = (schema_from_toml(people.parent / name).bought for name in ("one.toml", "both.toml"))
+    first, both = (
+        schema_from_toml(people.parent / name).bought for name in ("one.toml", "both.toml")
+    )
     assert first is not None
     assert both is not None
     assert both.columns == ("age", "region")
@@ -343,10 +450,19 @@ def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
         ("--private-bounds", "say how much, as in --epsilon 0.1"),
         ("--private-bounds --epsilon 1 --non-private-from-data", "give only one"),
         ("--private-bounds --epsilon 0", "epsilon is 0.0"),
-        ("--private-bounds --epsilon 1 --column agee", "--column: the table has no column 'agee': did you mean age?"),
+        (
+            "--private-bounds --epsilon 1 --column agee",
+            "--column: the table has no column 'agee': did you mean age?",
+        ),
         ("--private-bounds --epsilon 1 --person no", "--person: the table has no column 'no'"),
-        ("--private-bounds --epsilon 1 --column age --bounds age=0:9", "names 'age', which --bounds"),
-        ("--private-bounds --epsilon 1 --bounds age=0:9,id=0:9,region=a|b,born=0:9,smoker=a|b", "no column is left"),
+        (
+            "--private-bounds --epsilon 1 --column age --bounds age=0:9",
+            "names 'age', which --bounds",
+        ),
+        (
+            "--private-bounds --epsilon 1 --bounds age=0:9,id=0:9,region=a|b,born=0:9,smoker=a|b",
+            "no column is left",
+        ),
     ],
 )
 def test_wrong_purchases_are_refused_before_the_table_is_read(
@@ -366,37 +482,57 @@ def test_check_says_what_a_schema_describes(survey) -> None:
     assert "the same 'id', of which one is used" in " ".join(said.split())
     assert "does not say" not in said
     (survey.parent / "s.toml").write_text('[columns.age]\nkind = "real"\nbounds = [0, 120]\n')
-    assert "The schema does not say whether a person may have several rows" in run("schema", "check", "s.toml").stdout
+    assert (
+        "The schema does not say whether a person may have several rows"
+        in run("schema", "check", "s.toml").stdout
+    )
 
 
-def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_statement_of_a_fit_says_what_a_record_is(
+    survey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from discreet.interfaces.cli._statement import about_words, complete_statement
     from discreet.privacy.plan import PrivacyPlan
     from discreet.privacy.sampling import FullBatch
     from discreet.tabular.tables import Column, Kind, Missing, Schema
 
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
-    plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
+    plan = PrivacyPlan(
+        sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5
+    )
     statement = make_statement(plan, steps_completed=1, reproducible=False)
     notes = " ".join(complete_statement(statement, schema, "missing").notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
     clips = dataclasses.replace(schema.columns[0], out_of_bounds="clip")
     stated = complete_statement(statement, dataclasses.replace(schema, columns=(clips,)), "refuse")
-    assert "The schema has its own rules for cells that it does not allow in age (clip)." in stated.notes
-    assert "moved to the nearest bound (age); whether there were is not published. All results" in " ".join(
-        stated.data_warnings
+    assert (
+        "The schema has its own rules for cells that it does not allow in age (clip)."
+        in stated.notes
+    )
+    assert (
+        "moved to the nearest bound (age); whether there were is not published. All results"
+        in " ".join(stated.data_warnings)
     )
     clipped = complete_statement(statement, schema, "clip")
     assert clipped.data_warnings == stated.data_warnings
     assert not complete_statement(statement, schema, "refuse").data_warnings
     drops = dataclasses.replace(schema, columns=(dataclasses.replace(clips, missing=Missing.DROP),))
     headline = about_words("mine.py:model", drops, "a.csv")
-    assert "Rows with a missing cell in “age” are left out. Of each person one row is used" in headline
+    assert (
+        "Rows with a missing cell in “age” are left out. Of each person one row is used" in headline
+    )
     for each_row in (False, True):
-        stated = complete_statement(statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing")
-        assert ("No person has two rows in the table, as the schema says." in stated.public) == each_row
-        assert any("does not say whether a person may have several rows" in x for x in stated.notes) != each_row
+        stated = complete_statement(
+            statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing"
+        )
+        assert (
+            "No person has two rows in the table, as the schema says." in stated.public
+        ) == each_row
+        assert (
+            any("does not say whether a person may have several rows" in x for x in stated.notes)
+            != each_row
+        )
 
 
 @pytest.mark.parametrize(
@@ -407,8 +543,14 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ("schema init empty.csv", "is empty"),
         ("schema init twice.csv", "1 column name(s) twice"),
         ("schema init survey.csv --out survey.csv", "survey.csv already exists"),
-        ("schema init survey.csv --target height", "has no column 'height', which is to be the target"),
-        ("schema init survey.csv --non-private-from-data --target height", "'height' is not described"),
+        (
+            "schema init survey.csv --target height",
+            "has no column 'height', which is to be the target",
+        ),
+        (
+            "schema init survey.csv --non-private-from-data --target height",
+            "'height' is not described",
+        ),
         ("schema check absent.toml", "cannot be read"),
         ("schema check template.toml", "column 'age': kind is not filled in"),
         ("schema check person.toml", "unknown keys rows_per_person"),
@@ -455,14 +597,20 @@ def test_wrong_input_is_answered_in_one_paragraph(survey, words: str, needle: st
 def test_a_bought_target_of_two_texts_is_binary_and_others_are_left_out(people) -> None:
     """A rare third text is not shown, and its rows count as dropped ones; other columns of two texts have "other"."""
     text = people.read_text().splitlines()
-    people.write_text("\n".join([text[0], *(line.rpartition(",")[0] + ",unknown" for line in text[1:4]), *text[4:]]))
+    people.write_text(
+        "\n".join(
+            [text[0], *(line.rpartition(",")[0] + ",unknown" for line in text[1:4]), *text[4:]]
+        )
+    )
     run(*BUY, "--private-categories", "--person", "id", "--target", "smoker")
     schema = schema_from_toml(people.parent / "schema.toml")
     target = schema.target_column
     assert (target.kind, target.categories) == (Kind.BINARY, ("no", "yes"))
     assert (target.missing, target.out_of_bounds) == (Missing.DROP, "missing")
     assert schema.columns[2].categories == ("north", "south", "other")
-    fit = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --num-records 3000"
+    fit = (
+        "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --num-records 3000"
+    )
     assert "6 parameters" in run(*fit.split(), "--delta", "1e-6", "--dry-run").stdout
     records = encode(read_table(people, schema), schema)
     assert np.isnan(records.y).sum() == 3

@@ -22,7 +22,9 @@ SCHEMAS = {
 
 def fit(folder: Path, model: str, weight: float, intercept: float) -> None:
     folder.mkdir()
-    np.savez(folder / "posterior.npz", weights=np.full((3, 1), weight), intercept=np.full(3, intercept))
+    np.savez(
+        folder / "posterior.npz", weights=np.full((3, 1), weight), intercept=np.full(3, intercept)
+    )
     schema = SCHEMAS[model]
     (folder / "summary.json").write_text(json.dumps({"model": model, "schema": schema}))
 
@@ -35,7 +37,9 @@ def test_the_figures_are_those_of_the_fit_and_the_ledger_is_debited(
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, 3000)
     y = rng.random(3000) < 1 / (1 + np.exp(-3 * x))
-    Path("table.csv").write_text("x,y\n" + "".join(f"{a},{'yes' if b else 'no'}\n" for a, b in zip(x, y, strict=True)))
+    Path("table.csv").write_text(
+        "x,y\n" + "".join(f"{a},{'yes' if b else 'no'}\n" for a, b in zip(x, y, strict=True))
+    )
     fit(Path("fit"), "logistic", 6.0, 0.0)
     dp.Ledger.create("a.ledger", dataset="held out", epsilon=3.0, delta=1e-4)
     words = "score fit --data table.csv --epsilon 2 --delta 1e-5 --ledger a.ledger --json"
@@ -52,21 +56,29 @@ def test_the_figures_are_those_of_the_fit_and_the_ledger_is_debited(
     assert "earlier release" in " ".join(again.stderr.split())
 
 
-def test_a_target_of_numbers_is_scored_in_its_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_of_numbers_is_scored_in_its_own_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     x = np.linspace(-2, 2, 4000)
     y = 5 + 2 * x + np.random.default_rng(0).normal(0, 0.5, 4000)
-    Path("table.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in zip(x, np.clip(y, 0, 10), strict=True)))
+    Path("table.csv").write_text(
+        "x,y\n" + "".join(f"{a},{b}\n" for a, b in zip(x, np.clip(y, 0, 10), strict=True))
+    )
     # From [-1, 1] to [0, 10]: a slope of 2 is 0.8.
     fit(Path("fit"), "linear", 0.8, 0.0)
-    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5", "--json"])
+    outcome = RUN.invoke(
+        app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5", "--json"]
+    )
     assert outcome.exit_code == 0, outcome.stderr
     facts = json.loads(outcome.stdout)
     assert facts["root_mean_squared_error"]["value"] == pytest.approx(0.5, abs=0.12)
     assert facts["r2"]["value"] == pytest.approx(0.95, abs=0.05)
 
 
-def test_a_folder_without_such_a_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_such_a_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("table.csv").write_text("x,y\n1,yes\n")
     outcome = RUN.invoke(app, ["score", ".", "--data", "table.csv", "--epsilon", "1"])
@@ -74,14 +86,18 @@ def test_a_folder_without_such_a_fit_is_refused(tmp_path: Path, monkeypatch: pyt
     assert "built-in model" in " ".join(outcome.stderr.split())
 
 
-def test_a_model_of_ones_own_is_not_scored_as_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_ones_own_is_not_scored_as_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its latents may have the names of ours; what it predicts is not known."""
     monkeypatch.chdir(tmp_path)
     Path("table.csv").write_text("x,y\n1,2\n2,3\n")
     fit(Path("fit"), "linear", 0.8, 0.0)
     summary = json.loads(Path("fit/summary.json").read_text())
     Path("fit/summary.json").write_text(json.dumps({**summary, "model": "mine.py:probit"}))
-    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5"])
+    outcome = RUN.invoke(
+        app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5"]
+    )
     assert outcome.exit_code == 2
     assert "built-in model" in " ".join(outcome.stderr.split())
 
@@ -91,7 +107,10 @@ def test_a_row_is_predicted_alike_beside_any_others(model: str) -> None:
     """To the last bit: a matrix product rounds a row otherwise in another place, or beside one row more."""
     rng = np.random.default_rng(0)
     classes = (3,) if model == "multinomial" else ()
-    draws = {"weights": rng.normal(size=(5, 104, *classes)), "intercept": rng.normal(size=(5, *classes))}
+    draws = {
+        "weights": rng.normal(size=(5, 104, *classes)),
+        "intercept": rng.normal(size=(5, *classes)),
+    }
     x = rng.normal(size=(33, 104)).astype(np.float32)
     alone = np.concatenate([_predict(model, draws, 2.0, 1.0, x[i : i + 1]) for i in range(len(x))])
     for count in range(2, len(x) + 1):
@@ -132,7 +151,9 @@ def test_new_records_are_predicted_without_their_targets(
     assert not Path("other.csv").exists()
     Path("empty.csv").write_text(Path("new.csv").read_text().splitlines()[0])
     wrong = RUN.invoke(app, ["predict", "fit", "--data", "empty.csv", "--out", "other.csv"])
-    assert "empty.csv has a header but no rows: give the table with its records" in " ".join(wrong.stderr.split())
+    assert "empty.csv has a header but no rows: give the table with its records" in " ".join(
+        wrong.stderr.split()
+    )
     wrong = RUN.invoke(app, ["predict", ".", "--data", "new.csv"])
     assert "built-in model" in " ".join(wrong.stderr.split())
 
@@ -148,19 +169,27 @@ def person_table(rows_a_person: int) -> None:
 
 
 @pytest.mark.parametrize("rows_a_person", [1, 2])
-def test_the_statement_names_the_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_person: int) -> None:
+def test_the_statement_names_the_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_person: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     fit(Path("fit"), "logistic", 6.0, 0.0)
     person_table(rows_a_person)
-    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5", "--json"])
+    outcome = RUN.invoke(
+        app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5", "--json"]
+    )
     assert outcome.exit_code == 0, outcome.stderr
     statement = json.loads(Path("discreet-scores/statement.json").read_text())
     assert "all rows with the same 'patient'" in statement["unit"]
     assert "groups" not in Path("discreet-scores/statement.txt").read_text()
-    assert json.loads(outcome.stdout)["rows"]["value"] == pytest.approx(400 * rows_a_person, abs=150)
+    assert json.loads(outcome.stdout)["rows"]["value"] == pytest.approx(
+        400 * rows_a_person, abs=150
+    )
 
 
-def test_figures_are_printed_where_a_full_disk_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_printed_where_a_full_disk_takes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are paid for."""
     monkeypatch.chdir(tmp_path)
     fit(Path("fit"), "logistic", 6.0, 0.0)
@@ -170,14 +199,18 @@ def test_figures_are_printed_where_a_full_disk_takes_no_file(tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("discreet.interfaces.cli._run.write_statement", full)
-    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5"])
+    outcome = RUN.invoke(
+        app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5"]
+    )
     assert outcome.exit_code == 1
     assert "budget is spent" in " ".join(outcome.stderr.split())
     assert "accuracy" in outcome.stdout
     assert "private scores" in outcome.stdout  # the statement
 
 
-def test_a_posterior_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_posterior_of_another_schema_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Columns more would be left out in silence."""
     monkeypatch.chdir(tmp_path)
     fit(Path("fit"), "logistic", 6.0, 0.0)

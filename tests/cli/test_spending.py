@@ -50,7 +50,11 @@ def command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def stub(
-    monkeypatch: pytest.MonkeyPatch, samples=None, *, steps: int = 10_000, error: BaseException | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    samples=None,
+    *,
+    steps: int = 10_000,
+    error: BaseException | None = None,
 ) -> None:
     """Put this in the place of the fit: draws, steps done, and what goes wrong with the draws."""
 
@@ -79,7 +83,9 @@ def said(outcome) -> str:
     return " ".join(outcome.stderr.split())
 
 
-@pytest.mark.parametrize("error", [ValueError("secretcell"), MemoryError(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [ValueError("secretcell"), MemoryError(), OSError(28, "No space left on device")]
+)
 def test_draws_that_fail_leave_the_statement(command, tmp_path, monkeypatch, error) -> None:
     stub(monkeypatch, error=error)
     outcome = RUN.invoke(app, command)
@@ -123,12 +129,18 @@ def test_a_disk_without_room_for_the_results_is_refused_before_anything_is_spent
     for asked in (command, [*words, "--epsilon", "1", "--delta", "1e-5", "--out", str(out)]):
         outcome = RUN.invoke(app, asked)
         assert outcome.exit_code == 2, outcome.output
-        assert "cannot be written to (No space left on device): choose another folder by --out" in said(outcome)
+        assert (
+            "cannot be written to (No space left on device): choose another folder by --out"
+            in said(outcome)
+        )
         assert not (tmp_path / "out").exists()
 
 
 def test_a_fit_that_diverged_is_written(command, tmp_path, monkeypatch) -> None:
-    stub(monkeypatch, {"intercept": np.array([np.nan, np.inf, 1.0]), "weights": np.full((3, 1), np.nan)})
+    stub(
+        monkeypatch,
+        {"intercept": np.array([np.nan, np.inf, 1.0]), "weights": np.full((3, 1), np.nan)},
+    )
     outcome = RUN.invoke(app, command)
     assert outcome.exit_code == 0, outcome.stderr
     summary = json.loads((tmp_path / "out" / "deep" / "summary.json").read_text())
@@ -140,7 +152,10 @@ def test_old_results_do_not_stay_beside_a_new_statement(command, tmp_path, monke
     assert RUN.invoke(app, command).exit_code == 0
     stub(monkeypatch, error=MemoryError())
     assert RUN.invoke(app, [*command, "--overwrite"]).exit_code == 1
-    assert sorted(path.name for path in (tmp_path / "out" / "deep").iterdir()) == ["statement.json", "statement.txt"]
+    assert sorted(path.name for path in (tmp_path / "out" / "deep").iterdir()) == [
+        "statement.json",
+        "statement.txt",
+    ]
 
 
 @pytest.mark.parametrize("json_too", [[], ["--json"]])
@@ -152,7 +167,9 @@ def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, 
     assert (tmp_path / "out" / "deep" / "summary.json").exists()
     assert "statement.json" in outcome.stdout
     assert "Fitted" not in outcome.stdout
-    assert json_too or "Stopped after 877 steps of fitting logistic to 2 records." in " ".join(outcome.stdout.split())
+    assert json_too or "Stopped after 877 steps of fitting logistic to 2 records." in " ".join(
+        outcome.stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +180,9 @@ def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, 
     ],
 )
 @pytest.mark.parametrize("released", [False, True])
-def test_whether_a_broken_fit_spent(command, tmp_path, monkeypatch, error, code, needle, released) -> None:
+def test_whether_a_broken_fit_spent(
+    command, tmp_path, monkeypatch, error, code, needle, released
+) -> None:
     """DPSVI raises before its first release, or (a second Ctrl-C) after it; its key tells which."""
     from discreet import inference
 
@@ -193,7 +212,9 @@ def test_a_ledger_charges_a_fit_its_own_epsilon_by_default(command, tmp_path, mo
     assert "After it, ε = 1.32" in asked
     assert "δ = 1e-05 is more than a tenth of the cap's" in asked
     place = with_ledger.index("--delta")
-    default = " ".join(RUN.invoke(app, [*with_ledger[:place], *with_ledger[place + 2 :]]).stdout.split())
+    default = " ".join(
+        RUN.invoke(app, [*with_ledger[:place], *with_ledger[place + 2 :]]).stdout.split()
+    )
     assert "at δ = 1e-06" in default
     assert "After it, ε = 0.9998" in default or "After it, ε = 1 of" in default
     assert "a tenth of the cap's" not in default
@@ -216,10 +237,15 @@ def test_the_default_delta_follows_public_numbers_alone(tmp_path, monkeypatch) -
         RUN.invoke(app, f"plan {bounds} logistic --target smoker --num-records {rows}000".split())
         RUN.invoke(app, f"plan {bounds} twin --num-records {rows}000".split())
         Path("table.csv").write_text("age,smoker\n" + "20,no\n" * rows)
-        fits = [f"fit --data table.csv {bounds} twin --dry-run --json" + x for x in ("", " --num-records 300000")]
+        fits = [
+            f"fit --data table.csv {bounds} twin --dry-run --json" + x
+            for x in ("", " --num-records 300000")
+        ]
         said = [" ".join(RUN.invoke(app, words.split()).stderr.split()) for words in fits]
         # At 1e-6 nothing said that 1 / N is less in a table of more than a million records.
-        assert ["if there may be more than 100,000, give --num-records" in text for text in said] == [True, False]
+        assert [
+            "if there may be more than 100,000, give --num-records" in text for text in said
+        ] == [True, False]
         told = [json.loads(RUN.invoke(app, words.split()).stdout)["delta"] for words in fits]
         assert told == [1e-6, 3e-7]
     assert asked == [3e-6, 1e-6, 3e-6, 1e-6, 3e-8, 1e-6]
@@ -271,7 +297,10 @@ def test_what_ends_between_debit_and_release_is_no_refusal(what, error, book, mo
     monkeypatch.setattr(Act, "begin", ends)
     outcome = RUN.invoke(app, RELEASING[what].split())
     assert len(book.debits) == 1, outcome.stderr
-    assert "its budget is spent; no statement was written, so count the ε of the whole plan as spent" in said(outcome)
+    assert (
+        "its budget is spent; no statement was written, so count the ε of the whole plan as spent"
+        in said(outcome)
+    )
     assert "secretcell" not in said(outcome)
     assert outcome.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 1)
 

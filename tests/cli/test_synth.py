@@ -22,7 +22,16 @@ from discreet.methods.inference import DPSVI, load_result
 from discreet.privacy.report import make_statement
 from discreet.storage import write_archive
 from discreet.tabular.synthetic import _draw, read_fitted, synthesize
-from discreet.tabular.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
+from discreet.tabular.tables import (
+    Column,
+    Kind,
+    Missing,
+    Schema,
+    encode,
+    read_table,
+    schema_from_toml,
+    schema_to_toml,
+)
 
 from .fits import PLAN, fitted
 
@@ -31,14 +40,29 @@ BORN = (datetime.date(1999, 12, 30), datetime.date(2000, 1, 3))
 # Every kind, with and without missing cells, and categories that need quotes.
 SCHEMA = Schema(
     columns=(
-        Column(name="weight, kg", kind=Kind.REAL, bounds=(-1.5, 1e9), missing=Missing.INDICATOR, unit="kg"),
+        Column(
+            name="weight, kg",
+            kind=Kind.REAL,
+            bounds=(-1.5, 1e9),
+            missing=Missing.INDICATOR,
+            unit="kg",
+        ),
         Column(name="trace", kind=Kind.REAL, bounds=(-1e-7, 2e-7)),
         Column(name="visits", kind=Kind.COUNT, bounds=(0, 3), missing=Missing.INDICATOR),
         Column(name="stays", kind=Kind.COUNT, bounds=(2, 1_000)),
         Column(name="born", kind=Kind.DATE, bounds=BORN, missing=Missing.INDICATOR),
         Column(name="left", kind=Kind.DATE, bounds=BORN),
-        Column(name="grade", kind=Kind.ORDERED, categories=("low", "middle", "high"), missing=Missing.INDICATOR),
-        Column(name="town", kind=Kind.CATEGORICAL, categories=('a "b", c', " x ", "two\nlines", "1.0", "ü")),
+        Column(
+            name="grade",
+            kind=Kind.ORDERED,
+            categories=("low", "middle", "high"),
+            missing=Missing.INDICATOR,
+        ),
+        Column(
+            name="town",
+            kind=Kind.CATEGORICAL,
+            categories=('a "b", c', " x ", "two\nlines", "1.0", "ü"),
+        ),
         Column(name="smoker", kind=Kind.BINARY, categories=("0", "1"), missing=Missing.INDICATOR),
     ),
     target="smoker",
@@ -66,7 +90,9 @@ def refused(outcome, *words: str) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format) -> None:
+def test_a_twin_is_read_by_its_schema(
+    fit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format
+) -> None:
     monkeypatch.setattr(_draw, "PIECE_ROWS", 30)
     outcome = synth(fit, "--twins", 2, "--rows", 100, "--format", file_format, "--out", tmp_path)
     assert outcome.exit_code == 0, outcome.stderr
@@ -92,9 +118,14 @@ def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_both_formats_hold_the_same_cells_to_the_last_digit(fit: Path, tmp_path: Path, file_format) -> None:
+def test_both_formats_hold_the_same_cells_to_the_last_digit(
+    fit: Path, tmp_path: Path, file_format
+) -> None:
     """The same seed, in one piece: what the file holds is what was drawn."""
-    assert synth(fit, "--twins", 1, "--seed", 3, "--format", file_format, "--out", tmp_path).exit_code == 0
+    assert (
+        synth(fit, "--twins", 1, "--seed", 3, "--format", file_format, "--out", tmp_path).exit_code
+        == 0
+    )
     read = read_fitted(fit)
     (drawn,) = synthesize(random.key(3), read, read.model, num_twins=1)
     schema = schema_from_toml(tmp_path / "twins.schema.toml")
@@ -106,13 +137,24 @@ def test_both_formats_hold_the_same_cells_to_the_last_digit(fit: Path, tmp_path:
 def test_a_twin_of_persons_has_several_rows_of_each(tmp_path: Path, file_format) -> None:
     several = dataclasses.replace(SCHEMA, max_rows=3)
     outcome = synth(
-        fitted(tmp_path / "fit", several), "--twins", 1, "--rows", 60, "--format", file_format, "--out", tmp_path
+        fitted(tmp_path / "fit", several),
+        "--twins",
+        1,
+        "--rows",
+        60,
+        "--format",
+        file_format,
+        "--out",
+        tmp_path,
     )
     assert outcome.exit_code == 0, outcome.stderr
     assert "60 persons" in outcome.stdout
     schema = schema_from_toml(tmp_path / "twins.schema.toml")
     assert schema == several
-    records = encode(read_table(tmp_path / f"twin-1.{file_format}", schema), dataclasses.replace(schema, target=None))
+    records = encode(
+        read_table(tmp_path / f"twin-1.{file_format}", schema),
+        dataclasses.replace(schema, target=None),
+    )
     assert records.num_records == 60
     assert records.mask is not None
     assert {*records.mask.sum(axis=1).tolist()} == {1, 2, 3}
@@ -123,7 +165,12 @@ def test_one_column_with_missing_cells(tmp_path: Path, missing) -> None:
     """A line with nothing on it would be no row."""
     column = Column(name="x", kind=Kind.REAL, bounds=(0, 1), missing=Missing.INDICATOR)
     schema = Schema(columns=(column,), missing_values=missing)
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
+    assert (
+        synth(
+            fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path
+        ).exit_code
+        == 0
+    )
     twin = read_table(tmp_path / "twin-1.csv", schema)
     assert len(twin) == 200
     assert 0 < twin["x"].null_count < 200
@@ -135,7 +182,12 @@ def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
         Column(name="age", kind=Kind.COUNT, bounds=(0, 9), missing=Missing.INDICATOR),
     )
     schema = Schema(columns=columns, missing_values=("?",))
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
+    assert (
+        synth(
+            fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path
+        ).exit_code
+        == 0
+    )
     text = (tmp_path / "twin-1.csv").read_text()
     assert text.startswith("town,age\n")
     assert '"' not in text
@@ -144,8 +196,16 @@ def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
 
 def test_seeds_repeat_twins_and_nothing_else_does(fit: Path, tmp_path: Path) -> None:
     texts = []
-    for name, words in (("a", ["--seed", 1]), ("b", ["--seed", 1]), ("c", ["--seed", 2]), ("d", []), ("e", [])):
-        assert synth(fit, "--twins", 1, "--rows", 20, "--out", tmp_path / name, *words).exit_code == 0
+    for name, words in (
+        ("a", ["--seed", 1]),
+        ("b", ["--seed", 1]),
+        ("c", ["--seed", 2]),
+        ("d", []),
+        ("e", []),
+    ):
+        assert (
+            synth(fit, "--twins", 1, "--rows", 20, "--out", tmp_path / name, *words).exit_code == 0
+        )
         texts.append((tmp_path / name / "twin-1.csv").read_text())
     assert texts[0] == texts[1]
     assert len(set(texts)) == 4
@@ -156,7 +216,19 @@ def test_earlier_twins_are_replaced_when_asked(fit: Path, tmp_path: Path) -> Non
     assert (tmp_path / "twin-01.csv").exists()
     (tmp_path / "mine.txt").write_text("stays")
     refused(synth(fit, "--twins", 1, "--out", tmp_path), "already contains twins", "--overwrite")
-    outcome = synth(fit, "--twins", 1, "--rows", 2, "--format", "parquet", "--out", tmp_path, "--overwrite", "--json")
+    outcome = synth(
+        fit,
+        "--twins",
+        1,
+        "--rows",
+        2,
+        "--format",
+        "parquet",
+        "--out",
+        tmp_path,
+        "--overwrite",
+        "--json",
+    )
     assert outcome.exit_code == 0, outcome.stderr
     assert json.loads(outcome.stdout)["twins"] == ["twin-1.parquet"]
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -169,7 +241,11 @@ def test_earlier_twins_are_replaced_when_asked(fit: Path, tmp_path: Path) -> Non
 
 
 def test_a_fit_that_is_not_private_is_called_so(tmp_path: Path) -> None:
-    seeded = fitted(tmp_path / "fit", SCHEMA, statement=make_statement(PLAN, steps_completed=4, reproducible=True))
+    seeded = fitted(
+        tmp_path / "fit",
+        SCHEMA,
+        statement=make_statement(PLAN, steps_completed=4, reproducible=True),
+    )
     outcome = synth(seeded, "--twins", 1, "--rows", 2, "--out", tmp_path)
     assert outcome.exit_code == 0
     assert "NOT PRIVATE: the fit" in outcome.stderr
@@ -187,7 +263,11 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(synth(fit, "--out", tmp_path / "file"), "is a file")
     no_word = Schema(columns=SCHEMA.columns, missing_values=(), person="patient")
-    refused(synth(fitted(tmp_path / "fit", no_word), *out), "permits missing cells but has no text", "Parquet")
+    refused(
+        synth(fitted(tmp_path / "fit", no_word), *out),
+        "permits missing cells but has no text",
+        "Parquet",
+    )
     wild = {"component_auto_loc": np.full(2, np.nan, np.float32)}
     params = {**read_fitted(fit).result.params, **wild}
     refused(synth(fitted(tmp_path / "fit", SCHEMA, params=params), *out), "not finite")
@@ -212,8 +292,16 @@ def _written(**changes):
         ),
         (_draw.MODEL, _written(components=3), "does not fit twin.model"),
         (_draw.MODEL, _written(slices=100_001), "twin.model is damaged"),
-        (_draw.MODEL, lambda path: write_archive(path, "model of a table", 2, None, ()), "written by a newer discreet"),
-        (_draw.MODEL, lambda path: write_archive(path, "model of a table", 1, "another", ()), "twin.model is damaged"),
+        (
+            _draw.MODEL,
+            lambda path: write_archive(path, "model of a table", 2, None, ()),
+            "written by a newer discreet",
+        ),
+        (
+            _draw.MODEL,
+            lambda path: write_archive(path, "model of a table", 1, "another", ()),
+            "twin.model is damaged",
+        ),
         (_draw.MODEL, lambda path: path.write_text("{}"), "is no model of a table"),
         (_draw.RESULT, lambda path: path.write_bytes(path.read_bytes()[:-9]), "only a part of one"),
         (_draw.RESULT, Path.unlink, "cannot be read"),
@@ -244,20 +332,36 @@ def table(tmp_path: Path) -> Path:
 def fit_words(table: Path, *more: str) -> list[str]:
     folder = table.parent
     return [
-        *("fit", "--data", str(table), "--schema", str(folder / "schema.toml"), "--model", "twin", "--epsilon", "1"),
+        *(
+            "fit",
+            "--data",
+            str(table),
+            "--schema",
+            str(folder / "schema.toml"),
+            "--model",
+            "twin",
+            "--epsilon",
+            "1",
+        ),
         *("--out", str(folder / "fit"), "--yes", *more),
     ]
 
 
 @pytest.mark.parametrize("max_rows", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
-def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation, max_rows) -> None:
+def test_from_a_table_to_twins(
+    table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation, max_rows
+) -> None:
     schema = table.parent / "schema.toml"
     if max_rows > 1:
         person = f'person = {{column = "id", max_rows = {max_rows}}}'
         schema.write_text(schema.read_text().replace('person = "id"', person))
-    monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
+    monkeypatch.setattr(
+        DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False}
+    )
     words = [
-        word for word in fit_words(table, "--components", "1", "--steps", "5", "--epsilon", "9") if word != "--yes"
+        word
+        for word in fit_words(table, "--components", "1", "--steps", "5", "--epsilon", "9")
+        if word != "--yes"
     ]
     outcome = RUN.invoke(app, words)
     assert outcome.exit_code == 2
@@ -289,7 +393,9 @@ def test_draws_without_the_guide_are_the_guides(fit: Path) -> None:
     """To five standard errors of 400 draws, in 292 numbers four times: a false alarm in 1,500 other seeds."""
     read = read_fitted(fit)
     params, model = read.result.params, read.model
-    guided = load_result(fit / "twin.result", model.model, model.guide(), placeholder=model.placeholder)
+    guided = load_result(
+        fit / "twin.result", model.model, model.guide(), placeholder=model.placeholder
+    )
     ours, theirs = (one.posterior(random.key(1), 400) for one in (read, guided))
     assert set(ours) == set(theirs)
     for name in theirs:
@@ -327,7 +433,9 @@ def test_options_that_a_twin_has_not(table: Path) -> None:
     assert not (table.parent / "fit").exists()
 
 
-def test_the_schema_of_adult_is_that_of_the_example(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schema_of_adult_is_that_of_the_example(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(repository / "examples"))
     written = schema_from_toml(repository / "examples" / "adult.schema.toml")
     example = importlib.import_module("adult_twin")

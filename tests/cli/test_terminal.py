@@ -23,14 +23,25 @@ def test_the_command_exists() -> None:
 
 def test_version_and_help() -> None:
     assert RUN.invoke(app, ["--version"]).stdout == f"discreet {version('discreet')}\n"
-    for arguments in (["--help"], ["demo", "--help"], ["fit", "-h"], ["account", "--help"], ["explain", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["demo", "--help"],
+        ["fit", "-h"],
+        ["account", "--help"],
+        ["explain", "--help"],
+    ):
         outcome = RUN.invoke(app, arguments)
         assert outcome.exit_code == 0
         if len(arguments) > 1:
-            assert f"discreet {arguments[0]} --" in outcome.stdout or "discreet explain" in outcome.stdout
+            assert (
+                f"discreet {arguments[0]} --" in outcome.stdout
+                or "discreet explain" in outcome.stdout
+            )
 
 
-def test_help_of_fit_fits_a_screen_and_says_where_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_of_fit_fits_a_screen_and_says_where_the_rest_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     brief, whole = (RUN.invoke(app, ["fit", option]).stdout for option in ("--help", "--help-all"))
     assert len(brief.splitlines()) <= 40
@@ -53,7 +64,9 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_debug_may_stand_anywhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_may_stand_anywhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["discreet", "explain", "absent.json", "--debug"])
     monkeypatch.setattr(_terminal.settings, "debug", False)
     with pytest.raises(SystemExit) as stopped:
@@ -62,7 +75,9 @@ def test_debug_may_stand_anywhere(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_refusals_and_faults(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_and_faults(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_terminal.settings, "debug", False)
 
     @refusing
@@ -99,7 +114,9 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch: pytest.Mon
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
 
 
-def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_holds_the_results_before_the_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "made" / "out"
     with _terminal.folder_for_results(out, room=2**20):
         (reserved,) = out.iterdir()
@@ -132,8 +149,14 @@ def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, m
             "fit survey.csv --model logistic --epsilon 1 --schema s.toml",
             "Write --data survey.csv for survey.csv. For the options",
         ),
-        ("score out survey.csv --epsilon 1", "Write --data survey.csv for survey.csv. For the options"),
-        ("fit --table survey.csv", "No such option: --table. Write --data survey.csv for --table survey.csv."),
+        (
+            "score out survey.csv --epsilon 1",
+            "Write --data survey.csv for survey.csv. For the options",
+        ),
+        (
+            "fit --table survey.csv",
+            "No such option: --table. Write --data survey.csv for --table survey.csv.",
+        ),
         (
             "plan --data survey.csv",
             "No such option: --data. discreet plan reads no table, so leave --data survey.csv out.",
@@ -142,8 +165,14 @@ def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, m
             "plan survey.csv --model logistic --num-records 9 --epsilon 1",
             "reads no table, so leave survey.csv out. For the",
         ),
-        ("describe --data=survey.csv", "No such option: --data. Write survey.csv alone for --data=survey.csv."),
-        ("schema check --schema s.toml", "No such option: --schema. Write s.toml alone for --schema s.toml."),
+        (
+            "describe --data=survey.csv",
+            "No such option: --data. Write survey.csv alone for --data=survey.csv.",
+        ),
+        (
+            "schema check --schema s.toml",
+            "No such option: --schema. Write s.toml alone for --schema s.toml.",
+        ),
         ("synth --fit", "No such option: --fit. Write FILE alone for --fit FILE."),
         ("explain a b", "Got unexpected extra argument"),
     ],

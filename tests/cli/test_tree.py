@@ -18,7 +18,8 @@ from .world import RUN, WORDS, commands, enter, make
 
 TELLS_OF_A_FIT = ("demo", "describe", "fit", "resume", "score", "synth")
 WITH_JSON = list(commands())
-# Files and numbers that are wrong somewhere; where one is right, the command is done, which is right too.
+# Files and numbers that are wrong somewhere; where one is right, the command is done, which is
+# right too.
 PATHS = ("absent", ".", "empty", "garbage", "utf16.txt", "table.csv", "schema.toml", "absent/there")
 NUMBERS = ("nan", "inf", "-1", "0", "1e308", "x", "")
 WHOLE = ("-1", "0", "1.5", "9" * 30, "x")
@@ -40,7 +41,11 @@ def folder(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def parameters():
-    return [(name, x) for name, context in commands().items() for x in context.command.get_params(context)]
+    return [
+        (name, x)
+        for name, context in commands().items()
+        for x in context.command.get_params(context)
+    ]
 
 
 def test_there_are_words_for_each_command() -> None:
@@ -53,7 +58,9 @@ def test_each_command_gives_json_or_says_why_not() -> None:
 
 def test_the_page_and_the_help_know_all_commands_and_exit_codes(repository: Path) -> None:
     page = (repository / "docs" / "command-line.md").read_text()
-    assert {name.split()[0] for name in commands()} <= set(re.findall("^## (.+)$", page, re.MULTILINE))
+    assert {name.split()[0] for name in commands()} <= set(
+        re.findall("^## (.+)$", page, re.MULTILINE)
+    )
     shown = " ".join(RUN.invoke(app, ["--help"]).stdout.split())
     for code in _terminal.EXIT_CODES:
         assert f"| {code} | " in page
@@ -67,7 +74,9 @@ def test_what_has_one_name_is_one_thing() -> None:
         for option in x.opts:
             if option.startswith("-"):
                 kinds.setdefault(option, set()).add(
-                    str(x.type_descriptor.annotation) if hasattr(x, "type_descriptor") else str(x.type)
+                    str(x.type_descriptor.annotation)
+                    if hasattr(x, "type_descriptor")
+                    else str(x.type)
                 )
     # Of a fit `--by` is the method, of a description the columns that group.
     assert {option for option, kind in kinds.items() if len(kind) > 1} == {"--by"}
@@ -94,7 +103,8 @@ SLOW = ("demo", "utility")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.exhaustive] if x in SLOW else []) for x in WITH_JSON]
+    "name",
+    [pytest.param(x, marks=[pytest.mark.exhaustive] if x in SLOW else []) for x in WITH_JSON],
 )
 def test_one_json_document(folder: Path, name: str) -> None:
     outcome = RUN.invoke(app, [*WORDS[name].split(), "--json"])
@@ -131,7 +141,12 @@ def test_wrong_words_are_answered_with_exit_code_2(name: str) -> None:
 def test_intervals_have_one_level_everywhere() -> None:
     """Those of fits held with 90 %, those of descriptions, scores and twins with 95 %."""
     stated = {x.default for _, x in parameters() if x.name == "level"}
-    calls = (dp.describe, dp.marginals.Description.of, dp.scores.private_metrics, dp.synthetic.combine)
+    calls = (
+        dp.describe,
+        dp.marginals.Description.of,
+        dp.scores.private_metrics,
+        dp.synthetic.combine,
+    )
     stated |= {inspect.signature(call).parameters["level"].default for call in calls}
     assert stated == {LEVEL} == {round(ENDS[1] - ENDS[0], 9)}
 
@@ -148,13 +163,19 @@ FAULTS = {
     ("name", "fault"),
     [
         pytest.param(
-            name, fault, marks=[] if (place + at) % len(FAULTS) == 0 and name != "demo" else pytest.mark.exhaustive
+            name,
+            fault,
+            marks=[]
+            if (place + at) % len(FAULTS) == 0 and name != "demo"
+            else pytest.mark.exhaustive,
         )
         for place, name in enumerate(WITH_JSON)
         for at, fault in enumerate(FAULTS)
     ],
 )
-def test_a_fault_at_the_end_has_its_exit_code(folder, name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_at_the_end_has_its_exit_code(
+    folder, name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error, code, needle = FAULTS[fault]
 
     def fail(*args, **options):
@@ -181,9 +202,15 @@ def one_paragraph(outcome) -> None:
 def attempts():
     """Each parameter of each command with each value that is wrong for somebody."""
     for name, x in parameters():
-        annotation = str(x.type_descriptor.annotation) if hasattr(x, "type_descriptor") else str(x.type)
+        annotation = (
+            str(x.type_descriptor.annotation) if hasattr(x, "type_descriptor") else str(x.type)
+        )
         values = next(
-            (v for k, v in {"Path": PATHS, "float": NUMBERS, "int": WHOLE, "bool": ()}.items() if k in annotation),
+            (
+                v
+                for k, v in {"Path": PATHS, "float": NUMBERS, "int": WHOLE, "bool": ()}.items()
+                if k in annotation
+            ),
             TEXTS,
         )
         for value in values:
@@ -212,4 +239,6 @@ def test_wrong_values(folder: Path, name: str, parameter, value: str) -> None:
     if outcome.exit_code == 2:
         assert "Refused:" in outcome.stderr
         one_paragraph(outcome)
-        assert [x.parent.name for x in folder.glob("*/statement.json")] == ["twin"]  # which was there before
+        assert [x.parent.name for x in folder.glob("*/statement.json")] == [
+            "twin"
+        ]  # which was there before

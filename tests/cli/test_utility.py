@@ -39,13 +39,26 @@ def files(tmp_path, monkeypatch: pytest.MonkeyPatch):
     for seed, name in enumerate(("real.csv", "twin-1.csv", "twin-2.parquet")):
         rng = np.random.default_rng(seed)
         age = rng.uniform(0, 100, 60)
-        table = pyarrow.table({"age": age, "smoker": np.where(age + rng.normal(0, 20, 60) > 50, "yes", "no")})
-        (pyarrow.csv.write_csv if name.endswith("csv") else pyarrow.parquet.write_table)(table, name)
+        table = pyarrow.table(
+            {"age": age, "smoker": np.where(age + rng.normal(0, 20, 60) > 50, "yes", "no")}
+        )
+        (pyarrow.csv.write_csv if name.endswith("csv") else pyarrow.parquet.write_table)(
+            table, name
+        )
 
 
 def words(twin="twin-1.csv", real="real.csv", schema="schema.toml", **options: str) -> list[str]:
     more = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return ["utility", twin, "twin-2.parquet", "--evaluation-non-private", real, "--schema", schema, *more]
+    return [
+        "utility",
+        twin,
+        "twin-2.parquet",
+        "--evaluation-non-private",
+        real,
+        "--schema",
+        schema,
+        *more,
+    ]
 
 
 def test_a_page_a_picture_and_json(files) -> None:
@@ -57,7 +70,11 @@ def test_a_page_a_picture_and_json(files) -> None:
     outcome = RUN.invoke(app, [*words(), "--training-non-private", "real.csv", "--json"])
     content = json.loads(outcome.stdout)
     assert content["is_private"] is False
-    assert (len(content["twins"]), len(content["training"]), content["evaluation_rows"]) == (2, 1, 60)
+    assert (len(content["twins"]), len(content["training"]), content["evaluation_rows"]) == (
+        2,
+        1,
+        60,
+    )
 
 
 @pytest.mark.parametrize(("changes", "said"), WRONG)

@@ -64,7 +64,11 @@ def test_the_text_of_each_line_is_quoted(step: Path) -> None:
 
 
 def test_a_proof_with_symbols_has_a_formula_and_no_price(step: Path) -> None:
-    text = step.read_text().replace("mask, key):", "mask, key, sigma):").replace("stddev=4.0", "stddev=sigma")
+    text = (
+        step.read_text()
+        .replace("mask, key):", "mask, key, sigma):")
+        .replace("stddev=4.0", "stddev=sigma")
+    )
     text = text.replace("dp.random.key(), records", 'dp.random.key(), dp.symbol("sigma"), records')
     step.write_text(text)
     outcome = RUN.invoke(app, ["verify", str(step), "--delta", "1e-5"])
@@ -103,7 +107,10 @@ def test_what_is_no_program_to_judge(tmp_path: Path, name: str, says: str) -> No
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [("x = 1\nimport absent_module\n", r":2 \(<module>\) with ModuleNotFoundError"), ("def f(:\n", "SyntaxError")],
+    [
+        ("x = 1\nimport absent_module\n", r":2 \(<module>\) with ModuleNotFoundError"),
+        ("def f(:\n", "SyntaxError"),
+    ],
 )
 def test_a_file_that_fails(tmp_path: Path, source: str, says: str) -> None:
     path = tmp_path / "f.py"
@@ -115,7 +122,8 @@ def test_a_file_that_fails(tmp_path: Path, source: str, says: str) -> None:
 
 def test_a_refusal_while_the_file_is_run_is_a_refusal(step: Path) -> None:
     step.write_text(
-        step.read_text().replace("dp.clip_records(gradients, 1.0)", "gradients") + "\ncertificate = certificate()\n"
+        step.read_text().replace("dp.clip_records(gradients, 1.0)", "gradients")
+        + "\ncertificate = certificate()\n"
     )
     outcome = RUN.invoke(app, ["verify", str(step)])
     assert outcome.exit_code == 1

@@ -66,7 +66,9 @@ def test_a_fit_is_of_the_population(survey: Path) -> None:
     assert "w (real, the survey weight): 0 to 4" in text
     scored = run("score out --data survey.csv --epsilon 1 --delta 1e-6 --out scored")
     assert "are not applied" in " ".join(scored.stderr.split())
-    assert "are not applied" in " ".join((survey / "scored" / "statement.txt").read_text(encoding="utf-8").split())
+    assert "are not applied" in " ".join(
+        (survey / "scored" / "statement.txt").read_text(encoding="utf-8").split()
+    )
     (survey / "new.csv").write_text("age\n30\n50\n")
     run("predict out --data new.csv")
     assert len((survey / "predictions.csv").read_text().split()) == 3
@@ -76,7 +78,9 @@ def test_a_fit_is_of_the_population(survey: Path) -> None:
 def test_a_line_is_of_the_population(survey: Path, data: str) -> None:
     """Without the illness as a feature the mean pay is 43.3, and not 36.7."""
     (survey / "line.toml").write_text(
-        SCHEMA.format(target="pay").replace('[columns.ill]\nkind = "binary"\ncategories = ["no", "yes"]\n', "")
+        SCHEMA.format(target="pay").replace(
+            '[columns.ill]\nkind = "binary"\ncategories = ["no", "yes"]\n', ""
+        )
     )
     if data == "records":
         run("convert survey.csv --schema line.toml --out records")
@@ -93,7 +97,9 @@ def test_beside_bounds_an_option_names_the_weight(survey: Path) -> None:
     words = "fit --data survey.csv --weight w --target ill --model logistic --epsilon 1 --dry-run --json"
     found = run(words, "--bounds", bounds, "--person", "each row")
     assert json.loads(found.stdout)["features"] == ["age"]
-    wrong = run("fit --data survey.csv --schema ill.toml --weight w --model logistic --epsilon 1", code=2)
+    wrong = run(
+        "fit --data survey.csv --schema ill.toml --weight w --model logistic --epsilon 1", code=2
+    )
     assert "--weight is for --bounds" in " ".join(wrong.stderr.split())
 
 
@@ -120,6 +126,8 @@ def test_what_cannot_weigh_refuses_before_it_spends(survey: Path, words: str, me
 def test_a_description_says_that_it_does_not_weigh(survey: Path) -> None:
     found = run("describe survey.csv --schema ill.toml --epsilon 1 --delta 1e-6 --out said")
     assert "are not applied" in " ".join(found.stderr.split())
-    assert "are not applied" in " ".join((survey / "said" / "description.txt").read_text(encoding="utf-8").split())
+    assert "are not applied" in " ".join(
+        (survey / "said" / "description.txt").read_text(encoding="utf-8").split()
+    )
     text = " ".join((survey / "said" / "statement.txt").read_text(encoding="utf-8").split())
     assert text.count("The survey weights in “w” are not applied") == 1

@@ -1,6 +1,7 @@
 """A list of wrong inputs: each is answered with exit code 2 and one paragraph that shows no cell, before anything is spent.
 
-More stand beside what they are about: test_fit.py (options), test_schema.py, tests/tables/test_read.py (files).
+More stand beside what they are about: test_fit.py (options), test_schema.py,
+tests/tables/test_read.py (files).
 """
 
 import json
@@ -82,21 +83,42 @@ def refused(folder: Path, words: str, needle: str) -> None:
 
 
 TABLES = {
-    "a row too short": (HEADER + GOOD + "secretcell,77.125\n", "more or fewer cells than its header"),
-    "a row too long": (HEADER + GOOD + "secretcell,77.125,3,north,1903-09-29,no,no\n", "more or fewer cells"),
+    "a row too short": (
+        HEADER + GOOD + "secretcell,77.125\n",
+        "more or fewer cells than its header",
+    ),
+    "a row too long": (
+        HEADER + GOOD + "secretcell,77.125,3,north,1903-09-29,no,no\n",
+        "more or fewer cells",
+    ),
     "semicolons": ((HEADER + SECRET).replace(",", ";"), "add it if the file has none"),
     "tabs": ((HEADER + SECRET).replace(",", "\t"), "spelt as in the schema"),
     "no header": (SECRET + GOOD, "add it if the file has none"),
     "a title above the header": ("The survey of 1903\n" + HEADER + SECRET, "has no column"),
     "another case": (HEADER.upper() + SECRET, "correct the name"),
     "no person column": (HEADER.replace("id", "nr") + SECRET, "has no column id"),
-    "unknown category": (HEADER + SECRET.replace("north", "secretcell"), "'region' has values outside its public cat"),
-    "unknown target": (HEADER + SECRET.replace("no\n", "secretcell\n"), "'smoker' has values outside its public cat"),
-    "missing number": (HEADER + SECRET.replace("77.125", ""), "'age' has missing cells: fill them in"),
+    "unknown category": (
+        HEADER + SECRET.replace("north", "secretcell"),
+        "'region' has values outside its public cat",
+    ),
+    "unknown target": (
+        HEADER + SECRET.replace("no\n", "secretcell\n"),
+        "'smoker' has values outside its public cat",
+    ),
+    "missing number": (
+        HEADER + SECRET.replace("77.125", ""),
+        "'age' has missing cells: fill them in",
+    ),
     "NaN": (HEADER + SECRET.replace("77.125", "nan"), "'age' has missing cells"),
     "missing target": (HEADER + SECRET.replace("no\n", "\n"), "'smoker' has missing cells"),
-    "infinity": (HEADER + SECRET.replace("77.125", "inf"), "'age' has values outside its public bounds 0 to 120"),
-    "beyond the bounds": (HEADER + SECRET.replace("77.125", "777.125"), "widen the bounds if they were wrong"),
+    "infinity": (
+        HEADER + SECRET.replace("77.125", "inf"),
+        "'age' has values outside its public bounds 0 to 120",
+    ),
+    "beyond the bounds": (
+        HEADER + SECRET.replace("77.125", "777.125"),
+        "widen the bounds if they were wrong",
+    ),
     "text for a number": (
         HEADER + SECRET.replace("77.125", "secretcell"),
         "'age' holds something that is not a number",
@@ -105,8 +127,14 @@ TABLES = {
         HEADER + SECRET.replace("77.125", '"77,125"'),
         "'age' holds something that is not a number such as 1234.5, but looks like one that is written otherwise",
     ),
-    "half a visit": (HEADER + SECRET.replace(",3,", ",2.5,"), "'visits' has values that are not whole"),
-    "no such day": (HEADER + SECRET.replace("1903-09-29", "1903-02-29"), "'born' holds something that is not a date"),
+    "half a visit": (
+        HEADER + SECRET.replace(",3,", ",2.5,"),
+        "'visits' has values that are not whole",
+    ),
+    "no such day": (
+        HEADER + SECRET.replace("1903-09-29", "1903-02-29"),
+        "'born' holds something that is not a date",
+    ),
     "day first": (HEADER + SECRET.replace("1903-09-29", "29.09.1903"), "a date such as 2024-12-31"),
     "nobody's row": (HEADER + SECRET.replace("secretcell", ""), "each row must say whose it is"),
     "an open quote": (HEADER + GOOD + SECRET.replace("north", '"north'), "fix the file"),
@@ -135,37 +163,72 @@ SCHEMAS = {
     "an unknown word of a column": (f"{AGE}minimum = 0\n", "column 'age' has unknown keys minimum"),
     "an unknown kind": (AGE.replace("real", "float"), "kind is 'float': choose one of real, count"),
     "no kind": ("[columns.age]\nbounds = [0, 120]\n", "kind is not filled in: choose one of"),
-    "bounds reversed": (AGE.replace("0, 120", "120, 0"), "has bounds 120 to 0: give two finite numbers, the lower one"),
+    "bounds reversed": (
+        AGE.replace("0, 120", "120, 0"),
+        "has bounds 120 to 0: give two finite numbers, the lower one",
+    ),
     "equal bounds": (AGE.replace("0, 120", "5, 5"), "the lower one first"),
     "one bound": (AGE.replace("0, 120", "120"), "bounds must be two numbers"),
     "bounds as texts": (AGE.replace("0, 120", '"0", "120"'), "bounds must be two numbers"),
     "endless bounds": (AGE.replace("0, 120", "-inf, inf"), "give two finite numbers"),
     "no bounds": ('[columns.age]\nkind = "real"\n', "has no bounds: give the public range"),
-    "a count below 0": (AGE.replace("real", "count").replace("0, 120", "-1, 9"), "a count has whole bounds from 0 up"),
-    "dates for a number": (AGE.replace("0, 120", "1900-01-01, 2000-01-01"), "bounds must be two numbers"),
+    "a count below 0": (
+        AGE.replace("real", "count").replace("0, 120", "-1, 9"),
+        "a count has whole bounds from 0 up",
+    ),
+    "dates for a number": (
+        AGE.replace("0, 120", "1900-01-01, 2000-01-01"),
+        "bounds must be two numbers",
+    ),
     "numbers for a date": (AGE.replace("real", "date"), "bounds must be two dates"),
-    "categories of a number": (f'{AGE}categories = ["1"]\n', "has categories: a real column has bounds"),
-    "bounds of categories": (AGE.replace("real", "categorical"), "has bounds: a categorical column has categories"),
-    "one category": ('[columns.age]\nkind = "ordered"\ncategories = ["old"]\n', "list all values that can occur"),
-    "a category twice": ('[columns.age]\nkind = "ordered"\ncategories = ["a", "a"]\n', "lists a category twice"),
-    "three of two": ('[columns.age]\nkind = "binary"\ncategories = ["a", "b", "c"]\n', "has exactly two"),
+    "categories of a number": (
+        f'{AGE}categories = ["1"]\n',
+        "has categories: a real column has bounds",
+    ),
+    "bounds of categories": (
+        AGE.replace("real", "categorical"),
+        "has bounds: a categorical column has categories",
+    ),
+    "one category": (
+        '[columns.age]\nkind = "ordered"\ncategories = ["old"]\n',
+        "list all values that can occur",
+    ),
+    "a category twice": (
+        '[columns.age]\nkind = "ordered"\ncategories = ["a", "a"]\n',
+        "lists a category twice",
+    ),
+    "three of two": (
+        '[columns.age]\nkind = "binary"\ncategories = ["a", "b", "c"]\n',
+        "has exactly two",
+    ),
     "a category that is missing": (
         '[columns.age]\nkind = "binary"\ncategories = ["NA", "b"]\n',
         "which also stands for a missing cell",
     ),
-    "an unknown rule": (f'{AGE}missing = "zero"\n', "missing is 'zero': choose one of refuse, indicator, drop"),
+    "an unknown rule": (
+        f'{AGE}missing = "zero"\n',
+        "missing is 'zero': choose one of refuse, indicator, drop",
+    ),
     "a unit of texts": ('[columns.age]\nkind = "binary"\nunit = "years"\n', "has a unit"),
-    "a target that is not there": (f'target = "smokes"\n{AGE}', "the target 'smokes' is not described"),
+    "a target that is not there": (
+        f'target = "smokes"\n{AGE}',
+        "the target 'smokes' is not described",
+    ),
     "a target alone": (f'target = "age"\n{AGE}', "describes only the target"),
     "a person as a feature": (f'person = "age"\n{AGE}', "would single out people"),
-    "several rows a person": (f'person = "id"\nrows_per_person = 2\n{AGE}', "unknown keys rows_per_person"),
+    "several rows a person": (
+        f'person = "id"\nrows_per_person = 2\n{AGE}',
+        "unknown keys rows_per_person",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas(folder, name: str) -> None:
     content, needle = SCHEMAS[name]
-    (folder / "schema.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    (folder / "schema.toml").write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
     for command in COMMANDS.values():
         refused(folder, command, needle)
 
@@ -173,7 +236,10 @@ def test_schemas(folder, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "needle"),
     [
-        ("fit --batch-size 5000", "--batch-size is 5000: give a size from 1 to the number of records, 31"),
+        (
+            "fit --batch-size 5000",
+            "--batch-size is 5000: give a size from 1 to the number of records, 31",
+        ),
         ("fit --batch-size 0", "--batch-size is 0"),
         ("fit --rate -0.1", "not a probability in (0, 1]"),
         ("fit --rate 0.5 --sampling full", "omit --rate and --batch-size"),
@@ -200,13 +266,19 @@ def test_schemas(folder, name: str) -> None:
         ("convert --out table.csv/records", "cannot be written (Not a directory)"),
         ("convert --out nowhere/records", "cannot be written (No such file or directory)"),
         ("convert --out table.csv", "already exists: choose another --out"),
-        ("convert --out table.csv --overwrite", "not a folder of converted records and nothing else"),
+        (
+            "convert --out table.csv --overwrite",
+            "not a folder of converted records and nothing else",
+        ),
         ("convert --out .", "already exists: choose another --out"),
         ("convert --out . --overwrite", "not a folder of converted records and nothing else"),
         ("convert --shards 0 --out shards", "shards is 0; it must be an integer from 1 to 10000"),
         ("convert --out-of-bounds skip", "'skip' is not one of 'refuse', 'clip', 'missing'"),
         ("convert --target height", "the target 'height' is not described"),
-        ("convert --schema absent.toml", "cannot be read (No such file or directory): check the path"),
+        (
+            "convert --schema absent.toml",
+            "cannot be read (No such file or directory): check the path",
+        ),
         ("convert --schema .", "cannot be read (Is a directory): check the path"),
         ("fit --data .", "is not a file: name a .csv"),
         ("fit --data absent.parquet", "does not exist: check the path"),
@@ -219,17 +291,35 @@ def test_options(folder, words: str, needle: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--epsilon -1", "--delta 2", "--steps 0", "--clip -3", "--rate 7", "--num-records 0", "--batch-size 0"]
+    "words",
+    [
+        "--epsilon -1",
+        "--delta 2",
+        "--steps 0",
+        "--clip -3",
+        "--rate 7",
+        "--num-records 0",
+        "--batch-size 0",
+    ],
 )
-def test_numbers_are_refused_before_the_table_is_read(folder, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_refused_before_the_table_is_read(
+    folder, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_read, "files_of", lambda _: pytest.fail("the table is read"))
     name = words.split()[0].strip("-").replace("-", "_")
-    names = {"steps": "num_steps", "clip": "clipping_norm", "rate": "probability", "batch_size": "--batch-size"}
+    names = {
+        "steps": "num_steps",
+        "clip": "clipping_norm",
+        "rate": "probability",
+        "batch_size": "--batch-size",
+    }
     refused(folder, f"{COMMANDS['fit']} {words}", names.get(name, name))
 
 
 @pytest.mark.parametrize("command", ["convert", "fit"])
-def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_may_not_be_read(
+    folder, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def opened(path):
         raise PermissionError(13, "Permission denied")
 
@@ -255,14 +345,23 @@ def converted(folder) -> Path:
 @pytest.mark.parametrize(
     ("words", "needle"),
     [
-        ("--schema wider.toml", "was converted with another schema, which differs in age: give the schema that it was"),
+        (
+            "--schema wider.toml",
+            "was converted with another schema, which differs in age: give the schema that it was",
+        ),
         ("--schema target.toml --model linear", "which differs in its target"),
-        ("--bounds age=0:120,smoker=no|yes --target smoker", "which differs in born, region, visits"),
+        (
+            "--bounds age=0:120,smoker=no|yes --target smoker",
+            "which differs in born, region, visits",
+        ),
         ("--target age", "were converted with smoker as the target"),
         ("--out-of-bounds clip", "was converted with --out-of-bounds refuse"),
         ("--non-private-bounds", "whose bounds are fixed"),
         ("--model linear", "needs a real target, but 'smoker' is described as binary"),
-        ("--data shards --schema wider.toml", "was converted with another schema, which differs in age"),
+        (
+            "--data shards --schema wider.toml",
+            "was converted with another schema, which differs in age",
+        ),
         ("--data spoilt", "x-01 is not the file that the index names"),
     ],
 )
@@ -270,14 +369,21 @@ def test_converted_records(converted, words: str, needle: str) -> None:
     (converted / "wider.toml").write_text(SCHEMA.replace("[0, 120]", "[0, 130]"))
     (converted / "target.toml").write_text(SCHEMA.replace('target = "smoker"', 'target = "age"'))
     for name in ("shards", "spoilt"):
-        convert(converted / "table.csv", schema_from_toml(converted / "schema.toml"), converted / name, shards=3)
+        convert(
+            converted / "table.csv",
+            schema_from_toml(converted / "schema.toml"),
+            converted / name,
+            shards=3,
+        )
     spoilt = converted / "spoilt" / "x-01"
     spoilt.write_bytes(b"\1" * spoilt.stat().st_size)
     command = "fit --data records --model logistic --epsilon 1 --out out"
     refused(converted, f"{command} {words}", needle)
 
 
-def test_a_conversion_that_is_stopped_leaves_what_was_there(converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_that_is_stopped_leaves_what_was_there(
+    converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, there = (converted / "records" / "x-00").read_bytes(), sorted(converted.iterdir())
 
     def stopped(*args, **options):
@@ -291,7 +397,9 @@ def test_a_conversion_that_is_stopped_leaves_what_was_there(converted, monkeypat
     assert sorted(converted.iterdir()) == there
 
 
-def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converted_records_are_fitted_as_the_table_is(
+    converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the schema that the file knows, or with the same given; the statement says how odd cells were treated."""
     seen = []
 
@@ -310,7 +418,9 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
         assert (records.x == wanted.x).all()
         assert (records.y == wanted.y).all()
     # A folder has them in the order of its shards.
-    rows = [sorted(np.column_stack([records.x, records.y]).tolist()) for records in (seen[2], wanted)]
+    rows = [
+        sorted(np.column_stack([records.x, records.y]).tolist()) for records in (seen[2], wanted)
+    ]
     assert rows[0] == rows[1]
     for records in seen:
         assert records.feature_names == wanted.feature_names

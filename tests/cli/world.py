@@ -79,12 +79,21 @@ def contexts(command: Any, parent: Any = None, name: str = "discreet") -> Iterat
 def commands() -> dict[str, typer.Context]:
     """Every command that does something, by its words."""
     every = contexts(typer.main.get_command(app))
-    return {x.command_path.removeprefix("discreet "): x for x in every if not hasattr(x.command, "commands")}
+    return {
+        x.command_path.removeprefix("discreet "): x
+        for x in every
+        if not hasattr(x.command, "commands")
+    }
 
 
 def make(folder: Path) -> Path:
     """The folder."""
-    files = {"table.csv": TABLE, "schema.toml": SCHEMA, "step.py": STEP, "mine.py": "def model(x, y=None): ...\n"}
+    files = {
+        "table.csv": TABLE,
+        "schema.toml": SCHEMA,
+        "step.py": STEP,
+        "mine.py": "def model(x, y=None): ...\n",
+    }
     for name, text in files.items():
         (folder / name).write_text(text)
     (folder / "statement.json").write_text(statement().to_json())
@@ -94,7 +103,9 @@ def make(folder: Path) -> Path:
     (folder / "saved").mkdir(mode=0o700)
     (folder / "logistic").mkdir()
     np.savez(folder / "logistic" / "posterior.npz", weights=np.ones((4, 1)), intercept=np.zeros(4))
-    (folder / "logistic" / "summary.json").write_text(json.dumps({"model": "logistic", "schema": SCHEMA}))
+    (folder / "logistic" / "summary.json").write_text(
+        json.dumps({"model": "logistic", "schema": SCHEMA})
+    )
     return folder
 
 
@@ -102,16 +113,29 @@ def checkable(folder: Path) -> None:
     """A fit by a formula and the counts of its table, with made-up numbers."""
     schema = schema_from_toml(folder / "schema.toml")
     design = dp.formulas.Design("smoker ~ age", schema, "bernoulli")
-    plan = dp.formulas.plan_of(design, epsilon=1.0, delta=1e-5, num_records=30, relation=dp.Relation.ADD_OR_REMOVE_ONE)
+    plan = dp.formulas.plan_of(
+        design, epsilon=1.0, delta=1e-5, num_records=30, relation=dp.Relation.ADD_OR_REMOVE_ONE
+    )
     draws = {"Intercept": np.linspace(-1, 1, 100), "age": np.linspace(-0.01, 0.01, 100)}
-    told = {"draws": draws, "predictive": draws, "learned": dict.fromkeys(draws, 0.5), "constants": {}, "plan": plan}
+    told = {
+        "draws": draws,
+        "predictive": draws,
+        "learned": dict.fromkeys(draws, 0.5),
+        "constants": {},
+        "plan": plan,
+    }
     stated = plan.state(reproducible=False)
-    fit = dp.formulas.Regression(formula="smoker ~ age", family="bernoulli", schema=schema, statement=stated, **told)
+    fit = dp.formulas.Regression(
+        formula="smoker ~ age", family="bernoulli", schema=schema, statement=stated, **told
+    )
     counted = dp.marginals.description_plan(schema, epsilon=1.0, delta=1e-5, pairs="all", slices=4)
     counts = np.full(sum(counted.cells), 30.0)
     sums = np.zeros(2 * sum(counted.sum_cells))
     released = dp.marginals.Marginals(counted, counts, counted.state(reproducible=False), sums)
-    for name, result, file in (("formula", fit, "fit.discreet"), ("described", released, "twin.counts")):
+    for name, result, file in (
+        ("formula", fit, "fit.discreet"),
+        ("described", released, "twin.counts"),
+    ):
         (folder / name).mkdir()
         result.save(folder / name / file)
 
@@ -144,7 +168,18 @@ class MadeUp:
         del guide, optim, placeholder
         self.model, self.plan = model, plan
 
-    def run(self, key, *arrays, progress_bar, ledger, checkpoint, mesh, person=None, max_rows=1, keep_gradients=False):
+    def run(
+        self,
+        key,
+        *arrays,
+        progress_bar,
+        ledger,
+        checkpoint,
+        mesh,
+        person=None,
+        max_rows=1,
+        keep_gradients=False,
+    ):
         del key, progress_bar, ledger, checkpoint, mesh, person, max_rows, keep_gradients
         if len(arrays) == 1:
             return made_up_result(self.model.__self__, self.plan)
@@ -180,4 +215,6 @@ def check(result: Any, counts: Any, *, level: float, num_replicates: int) -> dp.
     figure = CheckedFigure("share of yes", "", 0.6, 0.5, (0.4, 0.7), 0.3)
     target = counts.plan.schema.target_column
     stated = result.statement, counts.statement
-    return dp.criticism.Check(target, (figure,), 0.3, level, np.full((3, 2), 0.5), ("no", "yes"), 1.4, 1e-5, stated)
+    return dp.criticism.Check(
+        target, (figure,), 0.3, level, np.full((3, 2), 0.5), ("no", "yes"), 1.4, 1e-5, stated
+    )

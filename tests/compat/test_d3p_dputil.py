@@ -30,7 +30,8 @@ def test_fixed_size_batches_need_more_noise_than_d3p_says():
     assert sigma == pytest.approx(1.0, rel=1e-3)
     assert 0.999 * 14.8208 <= epsilon <= 14.8208
     assert evaluations > 1
-    # d3p's noise for epsilon = 2.84 would be sigma = 1; whatever is right must be above it for any target below 13.36.
+    # d3p's noise for epsilon = 2.84 would be sigma = 1; whatever is right must be above it for any
+    # target below 13.36.
     for target in (2.84, 13.36):
         assert approximate_sigma(target, 1e-5, 0.01, 1000)[0] > 1.0
 
@@ -59,14 +60,17 @@ def test_poisson_batches_as_published():
 
 def test_the_target_holds_for_the_batches_that_are_drawn_slack_included():
     delta = 1e-5
-    # At this epsilon the sampler's slack of 2^-79 a batch, times e^epsilon, is a good part of delta.
+    # At this epsilon the sampler's slack of 2^-79 a batch, times e^epsilon, is a good part of
+    # delta.
     sigma, _, _ = approximate_sigma_remove_relation(35.0, delta, 0.05, 400)
     _, get_batch = poisson_batchify_data((np.zeros(2000),), 0.05, 0.99)
     plan = get_batch.law.plan(clipping_norm=1.0, noise_multiplier=sigma, num_steps=400)
     assert 0.95 * 35.0 < plan.epsilon(delta) <= 35.0
 
 
-@pytest.mark.parametrize(("batch_size", "num_records"), [(128, 60_000), (1, 3), (100, 32_561), (7, 10**6 + 3)])
+@pytest.mark.parametrize(
+    ("batch_size", "num_records"), [(128, 60_000), (1, 3), (100, 32_561), (7, 10**6 + 3)]
+)
 def test_a_rate_stands_for_its_batch_and_table(batch_size, num_records):
     share = dputil._fraction(batch_size / num_records)
     assert (share.numerator / share.denominator) == batch_size / num_records
@@ -79,7 +83,9 @@ def test_a_rate_that_is_no_ratio_is_rounded_up():
 
 def test_epsilon_depends_on_the_ratio_alone():
     def epsilon(batch_size, num_records):
-        step = dp_event.SampledWithoutReplacementDpEvent(num_records, batch_size, dp_event.GaussianDpEvent(2.0))
+        step = dp_event.SampledWithoutReplacementDpEvent(
+            num_records, batch_size, dp_event.GaussianDpEvent(2.0)
+        )
         return profile(dp_event.SelfComposedDpEvent(step, 50), Relation.REPLACE_ONE).epsilon(1e-5)
 
     assert epsilon(32, 500) == epsilon(64, 1000)

@@ -1,7 +1,7 @@
 """d3p's four examples and the program of its README, written anew: the same calls in the same order, at small size.
 
-Only the lines that import d3p are other ones, but for one word in the auto-encoder: it evaluates on images that it has made
-binary, which no batchifier handed out.
+Only the lines that import d3p are other ones, but for one word in the auto-encoder: it evaluates on
+images that it has made binary, which no batchifier handed out.
 """
 
 import jax
@@ -26,7 +26,11 @@ from discreet.interfaces.compat.d3p.dputil import (
     approximate_sigma,
     approximate_sigma_remove_relation,
 )
-from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
+from discreet.interfaces.compat.d3p.minibatch import (
+    poisson_batchify_data,
+    split_batchify_data,
+    subsample_batchify_data,
+)
 from discreet.interfaces.compat.d3p.modelling import (
     sample_multi_posterior_predictive,
     sample_multi_prior_predictive,
@@ -58,13 +62,17 @@ def test_simple_gaussian_posterior():
             batch_size, d = jnp.shape(obs)
         mu = sample("mu", dist.Normal(jnp.zeros((d,)), 1.0))
         with plate("batch", num_obs_total, batch_size):
-            return sample("obs", dist.Normal(mu, 0.1).to_event(1), obs=obs, sample_shape=(batch_size,))
+            return sample(
+                "obs", dist.Normal(mu, 0.1).to_event(1), obs=obs, sample_shape=(batch_size,)
+            )
 
     def guide(obs=None, num_obs_total=None, d=None):
         loc, log_std = param("mu_loc", jnp.zeros(d)), param("mu_std_log", jnp.zeros(d))
         return sample("mu", dist.Normal(loc, jnp.exp(log_std)))
 
-    drawn = sample_prior_predictive(jax.random.PRNGKey(1), model, (None, 2 * N, d), {"mu": jnp.ones(d)})
+    drawn = sample_prior_predictive(
+        jax.random.PRNGKey(1), model, (None, 2 * N, d), {"mu": jnp.ones(d)}
+    )
     train_init, train_fetch = subsample_batchify_data((drawn["obs"][:N],), batch_size=size)
     test_init, test_fetch = split_batchify_data((drawn["obs"][N:],), batch_size=size)
     svi = DPSVI(
@@ -93,7 +101,9 @@ def test_simple_gaussian_posterior():
 
     @jit
     def eval_test(svi_state, state, num_batch):
-        body = lambda i, loss: loss + svi.evaluate(svi_state, *test_fetch(i, state)) / (N * num_batch)  # noqa: E731
+        body = lambda i, loss: (  # noqa: E731
+            loss + svi.evaluate(svi_state, *test_fetch(i, state)) / (N * num_batch)
+        )
         return sum_over_batches(body, 0.0, num_batch)
 
     losses = []
@@ -125,19 +135,29 @@ def test_logistic_regression():
 
     def guide(batch_X, batch_y=None, num_obs_total=None):
         d = jnp.shape(batch_X)[1]
-        sample("w", dist.Normal(param("w_loc", jnp.zeros(d)), jnp.exp(param("w_std_log", jnp.zeros(d)))))
-        sample("intercept", dist.Normal(param("intercept_loc", 0.0), jnp.exp(param("intercept_std_log", 0.0))))
+        sample(
+            "w",
+            dist.Normal(param("w_loc", jnp.zeros(d)), jnp.exp(param("w_std_log", jnp.zeros(d)))),
+        )
+        sample(
+            "intercept",
+            dist.Normal(param("intercept_loc", 0.0), jnp.exp(param("intercept_std_log", 0.0))),
+        )
 
     rng, X_rng, y_rng = jax.random.split(jax.random.PRNGKey(123), 3)
     X = jax.random.normal(X_rng, (2 * N, d))
     drawn = sample_prior_predictive(y_rng, model, (X,))
     y = drawn["obs"]
-    train_init, train_fetch = poisson_batchify_data((X[:N], y[:N]), q, max_batch_size=0.99, rng_suite=rng_suite)
+    train_init, train_fetch = poisson_batchify_data(
+        (X[:N], y[:N]), q, max_batch_size=0.99, rng_suite=rng_suite
+    )
     test_init, test_fetch = split_batchify_data((X[N:], y[N:]), batch_size=20, rng_suite=rng_suite)
     dpsvi_rng, init_rng, fetch_rng = rng_suite.split(rng_suite.PRNGKey(0), 3)
     per_epoch, state = train_init(rng_key=fetch_rng)
     batch, _ = train_fetch(0, state)
-    dp_scale, _, _ = approximate_sigma_remove_relation(5.0, delta=1 / N**2, q=q, num_iter=per_epoch * epochs)
+    dp_scale, _, _ = approximate_sigma_remove_relation(
+        5.0, delta=1 / N**2, q=q, num_iter=per_epoch * epochs
+    )
     svi = DPSVI(
         model,
         guide,
@@ -169,7 +189,9 @@ def test_logistic_regression():
             drawn = sample_multi_posterior_predictive(
                 jax.random.fold_in(rng, i), 1, model, (batch_X,), guide, (batch_X,), params
             )
-            return carry[0] + loss / (N * num_batch), carry[1] + jnp.average(drawn["obs"] == batch_y) / num_batch
+            return carry[0] + loss / (N * num_batch), carry[1] + jnp.average(
+                drawn["obs"] == batch_y
+            ) / num_batch
 
         return sum_over_batches(body, (0.0, 0.0), num_batch)
 
@@ -182,7 +204,9 @@ def test_logistic_regression():
     assert np.isfinite(loss)
     assert 0 < acc < 1
     w_true = normalize(drawn["w"])
-    fixed = sample_multi_prior_predictive(rng, 3, model, (X,), {"w": w_true, "intercept": drawn["intercept"]})
+    fixed = sample_multi_prior_predictive(
+        rng, 3, model, (X,), {"w": w_true, "intercept": drawn["intercept"]}
+    )
     assert fixed["obs"].shape == (3, 2 * N)
     statement = svi.statement(svi_state)
     assert 4.9 < statement.epsilon <= 5.0
@@ -202,7 +226,9 @@ def test_gaussian_mixture_model():
         mus = sample("mus", dist.Normal(jnp.zeros((k, d)), 10.0))
         sigs = sample("sigs", dist.InverseGamma(1.0, 1.0), sample_shape=jnp.shape(mus))
         with plate("batch", num_obs_total, batch_size):
-            return sample("obs", GaussianMixture(mus, sigs, pis), obs=obs, sample_shape=(batch_size,))
+            return sample(
+                "obs", GaussianMixture(mus, sigs, pis), obs=obs, sample_shape=(batch_size,)
+            )
 
     def guide(k, obs=None, num_obs_total=None, d=None):
         if obs is not None:
@@ -253,7 +279,9 @@ def test_gaussian_mixture_model():
 
     @jit
     def eval_test(svi_state, state, num_batch):
-        body = lambda i, loss: loss + svi.evaluate(svi_state, *test_fetch(i, state)) / (N * num_batch)  # noqa: E731
+        body = lambda i, loss: (  # noqa: E731
+            loss + svi.evaluate(svi_state, *test_fetch(i, state)) / (N * num_batch)
+        )
         return sum_over_batches(body, 0.0, num_batch)
 
     rng, train_rng, test_rng = rng_suite.split(rng, 3)
@@ -278,7 +306,9 @@ def test_variational_auto_encoder():
         stax.FanOut(2),
         stax.parallel(stax.Dense(z_dim), stax.serial(stax.Dense(z_dim), stax.Exp)),
     )
-    decoder = lambda hidden, out: stax.serial(stax.Dense(hidden), stax.Softplus, stax.Dense(out), stax.Sigmoid)  # noqa: E731
+    decoder = lambda hidden, out: stax.serial(  # noqa: E731
+        stax.Dense(hidden), stax.Softplus, stax.Dense(out), stax.Sigmoid
+    )
 
     def flat(batch):
         return jnp.reshape(batch, (jnp.shape(batch)[0], -1))
@@ -317,7 +347,9 @@ def test_variational_auto_encoder():
     train_init, train_plain = subsample_batchify_data((images[:N], labels[:N]), size)
     test_init, test_plain = split_batchify_data((images[N:], labels[N:]), size)
     train_fetch, test_fetch = binarize_fetch(train_plain), binarize_fetch(test_plain)
-    dp_scale, _, _ = approximate_sigma(target_eps=5.0, delta=1 / N, q=size / N, num_iter=N // size, force_smaller=True)
+    dp_scale, _, _ = approximate_sigma(
+        target_eps=5.0, delta=1 / N, q=size / N, num_iter=N // size, force_smaller=True
+    )
 
     def make(**words):
         return DPSVI(
@@ -388,10 +420,14 @@ def test_the_readmes_program(logistic, table):
 
     def infer(data, labels, q, num_iter, epsilon, delta, seed):
         rng_key = d3p.random.PRNGKey(seed)
-        batchifier_init, get_batch = poisson_batchify_data((data, labels), q, max_batch_size=2 * int(q * len(data)))
+        batchifier_init, get_batch = poisson_batchify_data(
+            (data, labels), q, max_batch_size=2 * int(q * len(data))
+        )
         _, batchifier_state = batchifier_init(rng_key)
         dp_scale, _, _ = approximate_sigma_remove_relation(epsilon, delta, q, num_iter)
-        dpsvi = DPSVI(logistic.model, guide, optimizers.Adam(1e-3), Trace_ELBO(), 10.0, dp_scale, N=len(data))
+        dpsvi = DPSVI(
+            logistic.model, guide, optimizers.Adam(1e-3), Trace_ELBO(), 10.0, dp_scale, N=len(data)
+        )
         svi_state = dpsvi.init(rng_key, *get_batch(0, batchifier_state))
 
         def step_function(i, svi_state):
@@ -416,7 +452,9 @@ def test_test_records_are_another_tables_rows(logistic, table):
     overlap_init, overlap = split_batchify_data((data[399:], labels[399:]), 20)
     other_init, other = split_batchify_data((data[400:],), 20)
     state, test_state = train_init(key)[1], test_init(key)[1]
-    dpsvi = DPSVI(logistic.model, logistic.guide, optimizers.Adam(0.1), Trace_ELBO(), 1.0, 2.0, N=400)
+    dpsvi = DPSVI(
+        logistic.model, logistic.guide, optimizers.Adam(0.1), Trace_ELBO(), 1.0, 2.0, N=400
+    )
     with pytest.raises(ValueError, match="Call init"):
         dpsvi.evaluate(None, *test(0, test_state))
     start = dpsvi.init(key, *train(0, state))
@@ -432,7 +470,8 @@ def test_test_records_are_another_tables_rows(logistic, table):
     with pytest.warns(D3PAccountingWarning, match="ε does not cover them"):
         loss = dpsvi.evaluate(start, *test(0, test_state))
     assert loss == dpsvi.evaluate(start, *test(0, test_state), non_private=True)
-    # From here on these records cannot be fitted: what the loss showed of them would not be paid for.
+    # From here on these records cannot be fitted: what the loss showed of them would not be paid
+    # for.
     for records in (test(0, test_state), (data[:20], labels[:20])):
         with pytest.raises(ValueError, match="may contain the same records"):
             dpsvi.update(start, *records)

@@ -15,7 +15,9 @@ WEIGHTS = jnp.array([0.2, 0.5, 0.3])
 
 
 def reference(scales=SCALES):
-    return dist.MixtureSameFamily(dist.CategoricalProbs(WEIGHTS), dist.Normal(LOCS, scales).to_event(1))
+    return dist.MixtureSameFamily(
+        dist.CategoricalProbs(WEIGHTS), dist.Normal(LOCS, scales).to_event(1)
+    )
 
 
 def test_density_is_numpyros():
@@ -43,18 +45,24 @@ def test_moments_and_draws_are_numpyros():
 def test_scalars_and_matrices_are_events_too():
     scalar = GaussianMixture(jnp.array([-1.0, 1.0]), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5]))
     values = np.linspace(-3, 3, 5)
-    expected = np.log(0.5 * scipy.stats.norm(-1, 1).pdf(values) + 0.5 * scipy.stats.norm(1, 2).pdf(values))
+    expected = np.log(
+        0.5 * scipy.stats.norm(-1, 1).pdf(values) + 0.5 * scipy.stats.norm(1, 2).pdf(values)
+    )
     assert np.allclose(scalar.log_prob(values), expected, atol=1e-6)
     assert scalar.sample(jax.random.key(0), (3,)).shape == (3,)
     matrix = GaussianMixture(jnp.zeros((2, 3, 4)), jnp.ones(2), jnp.array([0.5, 0.5]))
     assert matrix.log_prob(jnp.zeros((5, 3, 4))).shape == (5,)
-    assert matrix.log_prob(jnp.zeros((3, 4))) == pytest.approx(12 * scipy.stats.norm.logpdf(0.0), rel=1e-5)
+    assert matrix.log_prob(jnp.zeros((3, 4))) == pytest.approx(
+        12 * scipy.stats.norm.logpdf(0.0), rel=1e-5
+    )
 
 
 def test_it_passes_through_jax():
     density = jax.jit(lambda mixture, x: mixture.log_prob(x))
     assert np.isfinite(density(GaussianMixture(LOCS, SCALES, WEIGHTS), jnp.zeros(2)))
-    gradient = jax.grad(lambda locs: GaussianMixture(locs, SCALES, WEIGHTS).log_prob(jnp.full(2, 40.0)))(LOCS)
+    gradient = jax.grad(
+        lambda locs: GaussianMixture(locs, SCALES, WEIGHTS).log_prob(jnp.full(2, 40.0))
+    )(LOCS)
     assert np.all(np.isfinite(gradient)), "far from all components"
     assert not GaussianMixture(LOCS, SCALES, WEIGHTS).has_rsample, "the component has no gradient"
 

@@ -44,11 +44,14 @@ def test_fixed_size_batches_are_sets_of_whole_records():
     assert np.array_equal(again, get_batch(3, state)[0]), "the same in a compiled loop"
     assert get_batch.law.sampling == FixedSizeSampling(10)
     assert get_batch.law.relation == Relation.REPLACE_ONE
-    # As in d3p the state is the key, which is often given to DPSVI.init as well: batches must not follow from it directly.
+    # As in d3p the state is the key, which is often given to DPSVI.init as well: batches must not
+    # follow from it directly.
     assert state is KEY
     sampling = get_batch.law.sampling
     direct = sampling.draw(
-        jax.random.fold_in(KEY, 3), jax.tree.map(jnp.asarray, sampling.prepare(105)), num_records=105
+        jax.random.fold_in(KEY, 3),
+        jax.tree.map(jnp.asarray, sampling.prepare(105)),
+        num_records=105,
     )
     assert not np.array_equal(direct.indices, get_batch(3, state)[0])
 
@@ -93,7 +96,9 @@ def test_poisson_batches_are_neither_truncated_nor_suppressed(handling):
     # Mean and variance of Binomial(100, 0.3), at five standard errors.
     assert abs(sizes.mean() - 30) < 5 * np.sqrt(21 / 500)
     assert abs(sizes.var() - 21) < 5 * 21 * np.sqrt(2 / 500)
-    for row, value, mask in zip(np.asarray(rows), np.asarray(values), np.asarray(masks), strict=True):
+    for row, value, mask in zip(
+        np.asarray(rows), np.asarray(values), np.asarray(masks), strict=True
+    ):
         assert len(set(row[mask])) == mask.sum()
         assert np.array_equal(value[mask][:, 0], row[mask])
     assert get_batch.law.sampling == PoissonSampling(0.3)
@@ -115,7 +120,8 @@ def test_a_pass_through_disjoint_batches_meets_each_record_once():
     rows = np.concatenate([get_batch(i, state)[0] for i in range(num_batches)])
     assert sorted(rows) == list(range(100))
     assert not np.array_equal(rows, np.arange(100))
-    # Beyond the pass it starts again; a slice that stops at the end would repeat the last 20 records.
+    # Beyond the pass it starts again; a slice that stops at the end would repeat the last 20
+    # records.
     assert np.array_equal(get_batch(num_batches, state)[0], get_batch(0, state)[0])
     other = init(d3p.random.PRNGKey(12))[1]
     assert not np.array_equal(get_batch(0, other)[0], get_batch(0, state)[0])
@@ -128,7 +134,8 @@ def test_a_pass_through_disjoint_batches_meets_each_record_once():
 def test_a_pass_costs_one_step_without_amplification():
     _, get_batch = split_batchify_data(pairs(100), 20)
     facts = {"clipping_norm": 1.0, "noise_multiplier": 4.0}
-    # Gaussian(4) under REPLACE_ONE: 1.99 at delta = 1e-5 (DESIGN.md); the formula of sampled batches would say 0.7.
+    # Gaussian(4) under REPLACE_ONE: 1.99 at delta = 1e-5 (DESIGN.md); the formula of sampled
+    # batches would say 0.7.
     assert get_batch.law.plan(num_steps=5, **facts).epsilon(1e-5) == pytest.approx(1.99, abs=0.01)
     assert get_batch.law.plan(num_steps=6, **facts).epsilon(1e-5) > 2.5
 

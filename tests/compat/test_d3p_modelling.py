@@ -41,12 +41,16 @@ def test_posterior_predictive():
     params = {"loc": jnp.array(2.0)}
     once = d3p.sample_posterior_predictive(KEY, model, (3,), guide, (3,), params)
     assert set(once) == {"mu", "x"}
-    many = d3p.sample_multi_posterior_predictive(KEY, 500, model, (3,), guide, (3,), params, scale=0.1)
+    many = d3p.sample_multi_posterior_predictive(
+        KEY, 500, model, (3,), guide, (3,), params, scale=0.1
+    )
     assert np.mean(many["mu"]) == pytest.approx(2.0, abs=0.05)
     assert np.std(many["mu"]) == pytest.approx(0.1, rel=0.2)
     # Each draw of x belongs to its draw of mu.
     assert np.std(many["x"].mean(1) - many["mu"]) == pytest.approx(0.1 / np.sqrt(3), rel=0.2)
-    pairs = d3p.sample_posterior_predictive(KEY, model, (3,), guide, (3,), params, with_intermediates=True)
+    pairs = d3p.sample_posterior_predictive(
+        KEY, model, (3,), guide, (3,), params, with_intermediates=True
+    )
     assert pairs["mu"][1] == []
     with pytest.raises(ValueError, match="n is 0"):
         d3p.sample_multi_posterior_predictive(KEY, 0, model, (3,), guide, (3,), params)

@@ -33,7 +33,9 @@ from discreet.interfaces.compat.d3p.modelling import sample_multi_posterior_pred
 from discreet.interfaces.compat.d3p.svi import DPSVI
 from discreet.privacy.accounting import Relation
 
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.interfaces.compat.d3p.D3PAccountingWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::discreet.interfaces.compat.d3p.D3PAccountingWarning"
+)
 
 
 def test_listing_3_a_python_loop_over_fixed_size_batches(logistic, table):
@@ -46,7 +48,9 @@ def test_listing_3_a_python_loop_over_fixed_size_batches(logistic, table):
     _, batchifier_state = batchifier_init(rng_key)
     q = batch_size / len(data)
     dp_scale, _, _ = approximate_sigma(epsilon, delta, q, num_iter)
-    dpsvi = DPSVI(logistic.model, logistic.guide, Adam(0.1), Trace_ELBO(), 1.0, dp_scale, N=len(data))
+    dpsvi = DPSVI(
+        logistic.model, logistic.guide, Adam(0.1), Trace_ELBO(), 1.0, dp_scale, N=len(data)
+    )
     svi_state = dpsvi.init(rng_key, *get_batch(0, batchifier_state))
     losses = []
     for i in range(num_iter):
@@ -68,7 +72,9 @@ def test_listing_3_a_python_loop_over_fixed_size_batches(logistic, table):
     assert statement.reproducible, "the key came from a seed"
     assert not statement.notes
     assert dpsvi.get_epsilon(delta, q, num_iter=num_iter) == statement.epsilon
-    assert dpsvi.get_delta(statement.epsilon, q, num_epochs=num_iter * q) == pytest.approx(delta, rel=0.01)
+    assert dpsvi.get_delta(statement.epsilon, q, num_epochs=num_iter * q) == pytest.approx(
+        delta, rel=0.01
+    )
     with pytest.raises(ValueError, match=r"at rate 0\.125"):
         dpsvi.get_epsilon(delta, 0.01, num_iter=num_iter)
 
@@ -78,7 +84,9 @@ def test_listing_3_a_python_loop_over_fixed_size_batches(logistic, table):
     exact = dpsvi.evaluate(svi_state, data, labels, non_private=True)
     per_record = np.logaddexp(0, -(2 * labels - 1) * (data @ np.asarray(params["w_loc"])))
     assert exact == pytest.approx(per_record.sum(), rel=0.1)
-    assert np.mean(losses[-50:]) == pytest.approx(float(exact), rel=0.2), "the private losses estimate the exact one"
+    assert np.mean(losses[-50:]) == pytest.approx(float(exact), rel=0.2), (
+        "the private losses estimate the exact one"
+    )
 
 
 def test_poisson_batches_in_a_compiled_loop_with_epochs(logistic, table):
@@ -152,7 +160,9 @@ def test_listing_4_groups_with_public_characteristics(table):
     key = d3p.random.PRNGKey()
     init, get_batch = subsample_batchify_data((xs, ys, ls), q=0.1)
     _, state = init(key)
-    dpsvi = DPSVI(hierarchical_model, hierarchical_guide, Adam(0.05), Trace_ELBO(), 1.0, 0.5, gs=gs, N=1000)
+    dpsvi = DPSVI(
+        hierarchical_model, hierarchical_guide, Adam(0.05), Trace_ELBO(), 1.0, 0.5, gs=gs, N=1000
+    )
     svi_state = dpsvi.init(key, *get_batch(0, state))
     step = lambda i, svi_state: dpsvi.update(svi_state, *get_batch(i, state))[0]  # noqa: E731
     svi_state = jax.jit(lambda s: jax.lax.fori_loop(0, 300, step, s))(svi_state)
@@ -188,7 +198,9 @@ def mixture_model(mixture):
     def model(xs, N, k=2, d=2):
         pis = sample("pis", Dirichlet(jnp.ones(k)))
         with plate("component_priors", k, k):
-            mus = sample("locs", MultivariateNormal(jnp.zeros((d,)), 25 * jnp.eye(d)), sample_shape=(k,))
+            mus = sample(
+                "locs", MultivariateNormal(jnp.zeros((d,)), 25 * jnp.eye(d)), sample_shape=(k,)
+            )
             sigmas = sample("sigmas", InverseGamma(1, 1), sample_shape=(k,))
         batch_size = xs.shape[0]
         with plate("batch", N, batch_size):
@@ -202,7 +214,10 @@ def mixture_guide(xs, N, k=2, d=2):
     sample("pis", TransformedDistribution(weights, StickBreakingTransform()))
     with plate("component_priors", k, k):
         locs = param("locs_loc", jnp.array([[-1.0, 0.0], [1.0, 0.0]]))
-        sample("locs", Normal(locs, jnp.exp(param("locs_scale_log", jnp.full((k, d), -1.0)))).to_event(1))
+        sample(
+            "locs",
+            Normal(locs, jnp.exp(param("locs_scale_log", jnp.full((k, d), -1.0)))).to_event(1),
+        )
         sample("sigmas", LogNormal(param("sigmas_loc", jnp.zeros(k)), 0.1))
 
 
@@ -216,7 +231,17 @@ def test_listings_5_and_6_a_mixture_on_poisson_batches():
     init, get_batch = poisson_batchify_data((xs,), 0.1, 100)
     _, state = init(key)
     model = mixture_model(GaussianMixtureModel)
-    dpsvi = DPSVI(model, mixture_guide, Adam(0.05), Trace_ELBO(), 2.0, 0.7, N=600, perturb="latents", num_iter=250)
+    dpsvi = DPSVI(
+        model,
+        mixture_guide,
+        Adam(0.05),
+        Trace_ELBO(),
+        2.0,
+        0.7,
+        N=600,
+        perturb="latents",
+        num_iter=250,
+    )
     svi_state = dpsvi.init(key, *get_batch(0, state)[0])
 
     def step(i, svi_state):
@@ -231,7 +256,15 @@ def test_listings_5_and_6_a_mixture_on_poisson_batches():
     library = mixture_model(lambda pis, mus, sigmas: GaussianMixture(mus, sigmas, pis))
     made_up = jnp.zeros((4, 2))
     drawn = sample_multi_posterior_predictive(
-        key, 50, library, (made_up,), mixture_guide, (made_up,), params, N=600, with_intermediates=False
+        key,
+        50,
+        library,
+        (made_up,),
+        mixture_guide,
+        (made_up,),
+        params,
+        N=600,
+        with_intermediates=False,
     )
     assert drawn["pis"].shape == (50, 2)
     assert np.mean(drawn["pis"][:, 1]) == pytest.approx(0.7, abs=0.1)

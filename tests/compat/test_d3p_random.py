@@ -19,7 +19,9 @@ def test_keys_are_secret_without_a_seed_and_say_so_with_one():
     assert is_reproducible(d3p.random.PRNGKey(3))
     assert np.array_equal(words(d3p.random.PRNGKey(3)), words(d3p.random.PRNGKey(jnp.int32(3))))
     assert np.array_equal(words(d3p.random.PRNGKey(b"\x01\x00")), words(d3p.random.PRNGKey(256)))
-    assert is_reproducible(d3p.random.as_key(d3p.random.debug.PRNGKey())), "debug keys are never private"
+    assert is_reproducible(d3p.random.as_key(d3p.random.debug.PRNGKey())), (
+        "debug keys are never private"
+    )
     with pytest.raises(TypeError, match="seed"):
         d3p.random.PRNGKey(0.5)
 
@@ -64,4 +66,7 @@ def test_debug_is_jax_random():
     assert np.array_equal(debug.random_bits(key, 16, (5,)), jax.random.bits(key, (5,), jnp.uint16))
     # Models are sampled with the same keys as by JAX and NumPyro themselves.
     assert d3p.random.convert_to_jax_rng_key(key) is key
-    assert str(jax.random.key_impl(d3p.random.convert_to_jax_rng_key(d3p.random.PRNGKey(4)))) == "threefry2x32"
+    assert (
+        str(jax.random.key_impl(d3p.random.convert_to_jax_rng_key(d3p.random.PRNGKey(4))))
+        == "threefry2x32"
+    )

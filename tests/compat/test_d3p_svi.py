@@ -14,7 +14,11 @@ from numpyro.optim import SGD
 import discreet.interfaces.compat.d3p as d3p
 from discreet import inference
 from discreet.interfaces.compat.d3p.dputil import Calibration, NoiseScale
-from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
+from discreet.interfaces.compat.d3p.minibatch import (
+    poisson_batchify_data,
+    split_batchify_data,
+    subsample_batchify_data,
+)
 from discreet.interfaces.compat.d3p.svi import DPSVI, complete_guide, declared_num_records
 from discreet.privacy.accounting import Relation
 from discreet.privacy.plan import PrivacyPlan
@@ -35,7 +39,9 @@ def guide(xs, N):
 
 
 def make(dp_scale=2.0, clipping_threshold=1.0, **kwargs):
-    return DPSVI(model, guide, SGD(1.0), Trace_ELBO(), clipping_threshold, dp_scale, **{"N": 200, **kwargs})
+    return DPSVI(
+        model, guide, SGD(1.0), Trace_ELBO(), clipping_threshold, dp_scale, **{"N": 200, **kwargs}
+    )
 
 
 def table(n=200):
@@ -60,7 +66,8 @@ def test_the_release_is_d3ps_sum_of_clipped_gradients_with_noise_dp_scale_times_
     stddev = 2.0 * 0.5 * 200 / 20 / np.sqrt(0.98)
     # Mean: 20 records, each clipped to 0.5, times N / B; five standard errors.
     assert abs(moves.mean() - 20 * 0.5 * 10) < 5 * stddev / np.sqrt(4000)
-    # Standard deviation at five standard errors (5.6 %): half, double, or noise on the mean are far away.
+    # Standard deviation at five standard errors (5.6 %): half, double, or noise on the mean are far
+    # away.
     assert moves.std() == pytest.approx(stddev, rel=0.056)
 
 
@@ -71,18 +78,31 @@ def test_a_compiled_update_of_one_state_has_other_noise_for_another_batch():
     dpsvi = make(dp_scale=1e4)
     start = dpsvi.init(d3p.random.PRNGKey(), *get_batch(0, state))
     epoch = jax.jit(lambda s, xs: dpsvi.update(s, xs)[0])
-    moved = [float(dpsvi.get_params(epoch(start, np.full(20, x, np.float32)))["loc"]) for x in (1.0, 0.0, -1.0)]
+    moved = [
+        float(dpsvi.get_params(epoch(start, np.full(20, x, np.float32)))["loc"])
+        for x in (1.0, 0.0, -1.0)
+    ]
     assert np.ptp(moved) > 1000
     with pytest.raises(TypeError, match="all rows have one key"):
-        jax.vmap(lambda xs: dpsvi.update(start._replace(rng_key=KEY), xs))(np.ones((2, 20), np.float32))
+        jax.vmap(lambda xs: dpsvi.update(start._replace(rng_key=KEY), xs))(
+            np.ones((2, 20), np.float32)
+        )
 
 
 @pytest.mark.parametrize("poisson", [False, True])
-def test_a_batchifier_state_for_all_epochs_repeats_no_batch_in_a_compiled_loop(poisson, monkeypatch):
+def test_a_batchifier_state_for_all_epochs_repeats_no_batch_in_a_compiled_loop(
+    poisson, monkeypatch
+):
     xs = (np.arange(1, 201, dtype=np.float32),)
-    init, get_batch = poisson_batchify_data(xs, 0.1, 60) if poisson else subsample_batchify_data(xs, 20)
+    init, get_batch = (
+        poisson_batchify_data(xs, 0.1, 60) if poisson else subsample_batchify_data(xs, 20)
+    )
     _, state = init(KEY)
-    whole = (lambda i, state: get_batch(i, state)) if poisson else (lambda i, state: (get_batch(i, state), True))
+    whole = (
+        (lambda i, state: get_batch(i, state))
+        if poisson
+        else (lambda i, state: (get_batch(i, state), True))
+    )
     dpsvi = make()
     start = dpsvi.init(KEY, *whole(0, state)[0])
 
@@ -118,7 +138,8 @@ def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
     xs = table()
     init, get_batch = split_batchify_data(xs, 20)
     passes, state = init(KEY)
-    # Noise for disjoint batches is calibrated as for full batches, a pass a step: two passes are 20 updates.
+    # Noise for disjoint batches is calibrated as for full batches, a pass a step: two passes are 20
+    # updates.
     price = get_batch.law.plan(clipping_norm=1.0, noise_multiplier=2.0, num_steps=20).epsilon(1e-5)
     dpsvi = make(dp_scale=NoiseScale(2.0, Calibration(price, 1e-5, 1.0, 2, Relation.REPLACE_ONE)))
     svi_state = dpsvi.init(KEY, *xs)  # the whole table, as NumPyro's programs do
@@ -127,11 +148,15 @@ def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
         svi_state, loss = update(svi_state, *get_batch(i, state))
     assert np.isfinite(loss)
     statement = dpsvi.statement(svi_state)
-    assert statement.steps_completed == statement.horizon == 2, "eleven updates are one pass and a bit: two passes"
+    assert statement.steps_completed == statement.horizon == 2, (
+        "eleven updates are one pass and a bit: two passes"
+    )
     assert statement.epsilon == pytest.approx(price)
     disjoint, changed = statement.notes
     assert "disjoint" in disjoint
-    assert "by a jit" in changed, "update saw the arguments of a jit and not what get_batch returned"
+    assert "by a jit" in changed, (
+        "update saw the arguments of a jit and not what get_batch returned"
+    )
 
     jax.eval_shape(dpsvi.update, svi_state, *xs)
     with pytest.raises(ValueError, match="several laws"):
@@ -261,12 +286,14 @@ def test_the_batchifier_is_the_one_that_handed_out_the_arrays():
     state, other = train_init(d3p.random.PRNGKey())[1], test_init(KEY)[1]
     dpsvi = make(num_iter=3)
     svi_state = dpsvi.init(d3p.random.PRNGKey(), *train(0, state))
-    svi_state = jax.jit(lambda s: jax.lax.fori_loop(0, 3, lambda i, s: dpsvi.update(s, *train(i, state))[0], s))(
-        svi_state
-    )
+    svi_state = jax.jit(
+        lambda s: jax.lax.fori_loop(0, 3, lambda i, s: dpsvi.update(s, *train(i, state))[0], s)
+    )(svi_state)
     statement = dpsvi.statement(svi_state)
     assert statement.epsilon == pytest.approx(
-        train.law.plan(clipping_norm=1.0, noise_multiplier=2.0, num_steps=3).epsilon(statement.delta)
+        train.law.plan(clipping_norm=1.0, noise_multiplier=2.0, num_steps=3).epsilon(
+            statement.delta
+        )
     )
     assert not statement.notes
     assert not statement.reproducible, "only the other batchifier was started from a seed"
@@ -396,7 +423,10 @@ def test_keyword_arguments_are_public_and_records_are_positional():
     short = lambda xs, N, gs=None: guide(xs, N)  # noqa: E731
     passed = DPSVI(with_weights, short, SGD(0.1), Trace_ELBO(), 1.0, 2.0, N=200, num_iter=4)
     fixed = DPSVI(with_weights, short, SGD(0.1), Trace_ELBO(), 1.0, 2.0, N=200, gs=gs, num_iter=4)
-    one, other = passed.init(KEY, *get_batch(0, state), gs=gs), fixed.init(KEY, *get_batch(0, state))
+    one, other = (
+        passed.init(KEY, *get_batch(0, state), gs=gs),
+        fixed.init(KEY, *get_batch(0, state)),
+    )
     step = lambda i, s: passed.update(s, *get_batch(i, state), gs=gs)[0]  # noqa: E731
     one = jax.jit(lambda s: jax.lax.fori_loop(0, 3, step, s))(one)
     for i in range(3):
@@ -430,7 +460,9 @@ def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
     assert statement.epsilon == whole.epsilon(statement.delta)
     assert [note for note in statement.notes if "on trust" in note]
     more = dpsvi.run(d3p.random.PRNGKey(), 2, *xs, progress_bar=False, init_state=result.state)
-    assert dpsvi.statement(more.state).steps_completed == 5, "what led to init_state is in the price"
+    assert dpsvi.statement(more.state).steps_completed == 5, (
+        "what led to init_state is in the price"
+    )
     with pytest.raises(ValueError, match="this noise before"):
         dpsvi.run(d3p.random.PRNGKey(), 2, *xs, progress_bar=False, init_state=result.state)
     with pytest.raises(ValueError, match="stable_update rejects a step"):
@@ -439,8 +471,12 @@ def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
         dpsvi.stable_update(result.state, *xs)
     with pytest.raises(ValueError, match="forward_mode"):
         dpsvi.update(result.state, *xs, forward_mode_differentiation=True)
-    public = {name for name, member in vars(SVI).items() if callable(member) and not name.startswith("_")}
-    assert public == {"init", "get_params", "update", "stable_update", "run", "evaluate"}, "a new one may be exact"
+    public = {
+        name for name, member in vars(SVI).items() if callable(member) and not name.startswith("_")
+    }
+    assert public == {"init", "get_params", "update", "stable_update", "run", "evaluate"}, (
+        "a new one may be exact"
+    )
 
 
 def test_the_data_do_not_reach_init():

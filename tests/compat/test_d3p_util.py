@@ -67,15 +67,29 @@ def test_adadp_has_d3ps_state():
     assert step == 1
     assert np.allclose([x["w"][0], rate, stepped["w"][0], start["w"][0]], [-1.0, 1.0, -2.0, 0.0])
     _, (x, rate, _, _) = optimizer.update({"w": jnp.full(3, 4.0)}, state)
-    # The halves lead to -3; the error is sqrt(3) / 2, so that the factor, sqrt(5 / 0.87), is cut to 1.1.
+    # The halves lead to -3; the error is sqrt(3) / 2, so that the factor, sqrt(5 / 0.87), is cut to
+    # 1.1.
     assert np.allclose([x["w"][0], rate], [-3.0, 1.1])
     _, (x, rate, _, _) = optimizer.update({"w": jnp.full(3, 40.0)}, state)
-    assert np.allclose([x["w"][0], rate], [0.0, 0.9]), "an error above the tolerance takes the pair back"
+    assert np.allclose([x["w"][0], rate], [0.0, 0.9]), (
+        "an error above the tolerance takes the pair back"
+    )
     assert ADADP(lambda i: 0.5).init(1.0)[1][1] == 0.5
 
 
 @pytest.mark.parametrize(
-    "name", ["dputil", "gmm", "minibatch", "modelling", "optimizers", "random", "random.debug", "svi", "util"]
+    "name",
+    [
+        "dputil",
+        "gmm",
+        "minibatch",
+        "modelling",
+        "optimizers",
+        "random",
+        "random.debug",
+        "svi",
+        "util",
+    ],
 )
 def test_d3ps_modules_are_imported_by_their_names(name):
     module = importlib.import_module(f"discreet.interfaces.compat.d3p.{name}")

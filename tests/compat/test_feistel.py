@@ -49,7 +49,10 @@ def test_distinct_images_at_the_largest_count():
     assert np.unique(found).size == 100_000
     assert found.min() >= 0
     assert found.max() < count
-    assert stats.chisquare(np.bincount(found.astype(np.int64) * 32 // count, minlength=32)).pvalue > FALSE_ALARM
+    assert (
+        stats.chisquare(np.bincount(found.astype(np.int64) * 32 // count, minlength=32)).pvalue
+        > FALSE_ALARM
+    )
 
 
 def pair_p_value(count, points, draws, rounds=None):
@@ -58,7 +61,9 @@ def pair_p_value(count, points, draws, rounds=None):
 
     def pair(key):
         words = _feistel._round_words(key, bits, rounds or _feistel._round_count(bits))
-        first, second = _feistel._walk(jnp.array(points, jnp.uint32), words, bits, jnp.uint32(count))
+        first, second = _feistel._walk(
+            jnp.array(points, jnp.uint32), words, bits, jnp.uint32(count)
+        )
         return first * count + second
 
     cells = np.asarray(jax.jit(jax.vmap(pair))(jax.random.split(jax.random.key(9), draws)))
@@ -67,7 +72,9 @@ def pair_p_value(count, points, draws, rounds=None):
     return stats.chisquare(counts[~np.eye(count, dtype=bool)]).pvalue
 
 
-@pytest.mark.parametrize(("count", "points"), [(5, (0, 1)), (16, (0, 1)), (13, (2, 12)), (37, (0, 1))])
+@pytest.mark.parametrize(
+    ("count", "points"), [(5, (0, 1)), (16, (0, 1)), (13, (2, 12)), (37, (0, 1))]
+)
 def test_pairs_of_images_are_uniform(count, points):
     assert pair_p_value(count, points, 40_000) > FALSE_ALARM
 
@@ -85,7 +92,9 @@ def test_shapes_and_keys():
     assert found.shape == (3, 4)
     assert found.dtype == jnp.int32
     np.testing.assert_array_equal(found, feistel_permutation(key, points, 500))
-    assert (np.asarray(found) != np.asarray(feistel_permutation(jax.random.key(1), points, 500))).any()
+    assert (
+        np.asarray(found) != np.asarray(feistel_permutation(jax.random.key(1), points, 500))
+    ).any()
     assert feistel_permutation(key, jnp.array(7), 500).shape == ()
     with pytest.raises(ValueError, match="num_records is 0"):
         feistel_permutation(key, points, 0)

@@ -16,9 +16,21 @@ from benchmarks import _results
 
 # Figures that the prose of docs/benchmarks.md states: workload, figure or program, sentence.
 STATED = (
-    ("batch-sweep", "batch 128: private / not private", "takes {} times as long as NumPyro's at batch 128"),
-    ("logistic", "private / NumPyro, not private", "That of the logistic regression takes {} times as long"),
-    ("conv-vae", "private / NumPyro, not private, the quicker way", "that of the convolutional VAE {} times"),
+    (
+        "batch-sweep",
+        "batch 128: private / not private",
+        "takes {} times as long as NumPyro's at batch 128",
+    ),
+    (
+        "logistic",
+        "private / NumPyro, not private",
+        "That of the logistic regression takes {} times as long",
+    ),
+    (
+        "conv-vae",
+        "private / NumPyro, not private, the quicker way",
+        "that of the convolutional VAE {} times",
+    ),
     ("vae-128", "Opacus, ghost / ours", "At batch 128 Opacus takes {} times as long as discreet"),
     ("vae-128", "jax_privacy, best microbatch / ours", "jax_privacy {} times"),
     ("vae-128", "reference engine / ours", "per-record gradients {} times"),
@@ -73,19 +85,34 @@ def test_coverage(repository: Path) -> None:
 
 
 def test_benchmarks(repository: Path) -> None:
-    workloads = json.loads((repository / "benchmarks/results.json").read_text(encoding="utf-8"))["workloads"]
+    workloads = json.loads((repository / "benchmarks/results.json").read_text(encoding="utf-8"))[
+        "workloads"
+    ]
     page = (repository / "docs/benchmarks.md").read_text(encoding="utf-8")
     for workload, name, sentence in STATED:
-        figures = {figure["name"]: _results.number(figure["value"]) for figure in workloads[workload]["figures"]}
-        timings = {timing["name"]: _results.duration(timing["median_us"]) for timing in workloads[workload]["timings"]}
+        figures = {
+            figure["name"]: _results.number(figure["value"])
+            for figure in workloads[workload]["figures"]
+        }
+        timings = {
+            timing["name"]: _results.duration(timing["median_us"])
+            for timing in workloads[workload]["timings"]
+        }
         assert sentence.format((figures | timings)[name]) in page
-    bounded = [figure for workload in workloads.values() for figure in workload["figures"] if figure["bound"]]
+    bounded = [
+        figure
+        for workload in workloads.values()
+        for figure in workload["figures"]
+        if figure["bound"]
+    ]
     missed = sum(not figure["met"] for figure in bounded)
     assert (missed, len(bounded)) == (7, 39)
     assert "Seven of 39 figures [miss their bound]" in page
 
 
-def test_the_picture_of_the_cost_is_drawn_from_the_results(repository: Path, tmp_path: Path) -> None:
+def test_the_picture_of_the_cost_is_drawn_from_the_results(
+    repository: Path, tmp_path: Path
+) -> None:
     drawn = script(repository / "examples/privacy_cost.py")
     epsilon, accuracy, exact = drawn.adult()
     assert epsilon == sorted(epsilon)
@@ -103,14 +130,19 @@ def house(repository: Path) -> ModuleType:
 
 def files_in(svg: str) -> list[str]:
     """The files on the drawn path of a fit."""
-    found = re.findall(r'<g class="(\w+)"><circle[^\n]*\n<text[^>]*class="code strong">([^<]+)</text>', svg)
+    found = re.findall(
+        r'<g class="(\w+)"><circle[^\n]*\n<text[^>]*class="code strong">([^<]+)</text>', svg
+    )
     return [f"{storey}/{name}.py" for storey, name in found]
 
 
-def test_the_pictures_of_the_architecture_are_drawn_from_the_code(repository: Path, house: ModuleType) -> None:
+def test_the_pictures_of_the_architecture_are_drawn_from_the_code(
+    repository: Path, house: ModuleType
+) -> None:
     """But for the order of a fit's path, which takes a fit: see the next test."""
     storeys, path = (
-        (repository / "docs" / name).read_text(encoding="utf-8") for name in ("storeys.svg", "fit-path.svg")
+        (repository / "docs" / name).read_text(encoding="utf-8")
+        for name in ("storeys.svg", "fit-path.svg")
     )
     again = "draw it again: python tools/draw_house.py"
     assert house.storeys() == storeys, again

@@ -26,7 +26,9 @@ def test_a_fit(repository: Path, quick_compilation: None) -> None:
     page = (repository / "docs" / "fitting.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     first = blocks[0]
-    small = first.replace("num_records=32_561", "num_records=200").replace("num_steps=2_000", "num_steps=20")
+    small = first.replace("num_records=32_561", "num_records=200").replace(
+        "num_steps=2_000", "num_steps=20"
+    )
     assert small.count("=20") == 2
     rng = np.random.default_rng(0)
     xs = rng.uniform(-1, 1, (200, 3)).astype(np.float32)
@@ -47,7 +49,9 @@ def test_the_first_page_has_the_program_of_the_readme(repository: Path) -> None:
     """One program, which tests/test_readme.py runs; the hook puts it into the site's first page."""
     files = runpy.run_path(str(repository / "docs" / "hooks" / "files.py"))
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
-    shown = files["on_page_markdown"]((repository / "docs" / "index.md").read_text(encoding="utf-8"), page=page)
+    shown = files["on_page_markdown"](
+        (repository / "docs" / "index.md").read_text(encoding="utf-8"), page=page
+    )
     readme = (repository / "README.md").read_text(encoding="utf-8")
     programs = [re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in (shown, readme)]
     assert len(programs[0]) == 1

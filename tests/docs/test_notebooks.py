@@ -34,7 +34,9 @@ def check(name: str, folder: Path) -> set[str]:
     """Run a notebook; return the kinds of what it shows."""
     before = sorted(FOLDER.iterdir())
     cells = executed(FOLDER / f"{name}.py", folder)
-    said = [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
+    said = [
+        output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"
+    ]
     assert said == []
     assert list(folder.iterdir()) == []
     assert sorted(FOLDER.iterdir()) == before
@@ -63,11 +65,17 @@ def installed_with(extra: str, project: dict[str, Any]) -> set[str]:
             needs = [Requirement(x) for x in metadata.requires(name) or ()]
         except metadata.PackageNotFoundError:  # of another platform
             continue
-        queue += [x for x in needs if x.marker is None or any(x.marker.evaluate({"extra": e}) for e in extras)]
+        queue += [
+            x
+            for x in needs
+            if x.marker is None or any(x.marker.evaluate({"extra": e}) for e in extras)
+        ]
     return {name for name, _ in found}
 
 
-def test_the_notebook_of_proofs_needs_no_more_than_its_extra(repository: Path, tmp_path: Path) -> None:
+def test_the_notebook_of_proofs_needs_no_more_than_its_extra(
+    repository: Path, tmp_path: Path
+) -> None:
     """`make docs` runs it in an environment of its own, which has sympy only if the extra brings it."""
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brought = installed_with("docs", project)

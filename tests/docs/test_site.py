@@ -12,7 +12,9 @@ import pytest
 
 import discreet as dp
 
-LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+LOADED = re.compile(
+    r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)"""
+)
 DOCUMENTED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 EXPORTED = re.compile(r"^::: discreet\.(\w+)$", re.MULTILINE)
 
@@ -31,8 +33,15 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         str(folder),
     ]
     # Notebooks are run by test_notebooks.py.
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1", "EXECUTE_NOTEBOOKS": "false"}
-    return subprocess.run(command, cwd=config.parent, env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "NO_COLOR": "1",
+        "EXECUTE_NOTEBOOKS": "false",
+    }
+    return subprocess.run(
+        command, cwd=config.parent, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +60,22 @@ def test_nothing_is_fetched_when_the_site_is_read(site: Path) -> None:
     for page in [*pages, *site.rglob("*.css")]:
         text = page.read_text(encoding="utf-8")
         assert not LOADED.findall(text), f"{page.relative_to(site)} loads {LOADED.findall(text)[0]}"
-        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", text), page.relative_to(site)
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", text), page.relative_to(
+            site
+        )
 
 
 @pytest.mark.essential
-def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Path, tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(
+    repository: Path, tmp_path: Path
+) -> None:
     """Planted faults, by the rules of the site."""
     config = f"INHERIT: {repository}/mkdocs.yml\ndocs_dir: pages\nnav: [index.md]\nplugins: []\nhooks: []\n"
     (tmp_path / "mkdocs.yml").write_text(config)
     (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "index.md").write_text("# Here\n\n[a](gone.md), [b](other.md#gone), [c](#nowhere)\n")
+    (tmp_path / "pages" / "index.md").write_text(
+        "# Here\n\n[a](gone.md), [b](other.md#gone), [c](#nowhere)\n"
+    )
     (tmp_path / "pages" / "other.md").write_text("# There\n")
     built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert built.returncode == 1
@@ -75,14 +90,18 @@ def test_links_of_notebooks_lead_to_pages(site: Path) -> None:
     assert len(pages) == 8
     for page in pages:
         for link in re.findall(r'href="(?!https?:)([\w./-]+)', page.read_text(encoding="utf-8")):
-            assert link in (".", "..") or (page.parent / link).is_file(), f"{page.name} links to {link}"
+            assert link in (".", "..") or (page.parent / link).is_file(), (
+                f"{page.name} links to {link}"
+            )
 
 
 def test_what_lies_outside_docs_is_there(site: Path) -> None:
     changes = (site / "changelog.html").read_text(encoding="utf-8")
     assert 'href="twins.html"' in changes
     assert "make test" in (site / "contributing.html").read_text(encoding="utf-8")
-    assert 'src="benchmarks/batch_sweep.svg"' in (site / "benchmarks.html").read_text(encoding="utf-8")
+    assert 'src="benchmarks/batch_sweep.svg"' in (site / "benchmarks.html").read_text(
+        encoding="utf-8"
+    )
     assert (site / "benchmarks" / "batch_sweep.svg").is_file()
 
 
@@ -105,7 +124,9 @@ def test_every_public_name_is_in_the_reference(repository: Path) -> None:
 def test_every_name_in_the_reference_exists(repository: Path) -> None:
     """`make docs` fails of a name that is gone, after two minutes."""
     pages = (repository / "docs" / "reference").glob("*.md")
-    named = [name for page in pages for name in DOCUMENTED.findall(page.read_text(encoding="utf-8"))]
+    named = [
+        name for page in pages for name in DOCUMENTED.findall(page.read_text(encoding="utf-8"))
+    ]
     assert len(named) > 150
     for name in named:
         pkgutil.resolve_name(name)
@@ -117,7 +138,9 @@ def messages(repository: Path) -> str:
     for path in (repository / "src" / "discreet" / "methods" / "inference").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                told.append("".join(x.value if isinstance(x, ast.Constant) else "" for x in node.values))
+                told.append(
+                    "".join(x.value if isinstance(x, ast.Constant) else "" for x in node.values)
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 told.append(node.value)
     return "\n".join(told)
@@ -134,10 +157,14 @@ def test_the_refusals_of_the_page_are_those_of_the_code(repository: Path) -> Non
 
 def test_files_that_pages_name_are_there(repository: Path) -> None:
     for page in (repository / "docs").glob("*.md"):
-        for name in re.findall(r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")
+        ):
             assert (repository / name).exists(), f"{page.name} names {name}"
     for page in (repository / "CONTRIBUTING.md", repository / "docs" / "architecture.md"):
-        named = re.findall(r"`(?:discreet/)?((?:\w+/)*_?\w+\.py)`", page.read_text(encoding="utf-8"))
+        named = re.findall(
+            r"`(?:discreet/)?((?:\w+/)*_?\w+\.py)`", page.read_text(encoding="utf-8")
+        )
         assert len(named) > 10
         for name in named:
             places = (
@@ -165,9 +192,17 @@ def test_what_people_look_for_is_on_the_page(repository: Path, page: str, words:
 
 def test_make_targets_that_pages_name_are_there(repository: Path) -> None:
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
-    for page in (repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").glob("*.md")):
-        for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
-            assert re.search(rf"^(?:[\w-]+ )*{name}(?: [\w-]+)*:", makefile, re.MULTILINE), f"{page.name}: make {name}"
+    for page in (
+        repository / "README.md",
+        repository / "CONTRIBUTING.md",
+        *(repository / "docs").glob("*.md"),
+    ):
+        for name in re.findall(
+            r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            assert re.search(rf"^(?:[\w-]+ )*{name}(?: [\w-]+)*:", makefile, re.MULTILINE), (
+                f"{page.name}: make {name}"
+            )
 
 
 @pytest.mark.exhaustive
@@ -181,7 +216,11 @@ def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(block, "docs/your-model.md", "exec"), names)
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(rate=0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=5, num_records=50
+        sampling=dp.PoissonSampling(rate=0.1),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=5,
+        num_records=50,
     )
     x, y = np.zeros((50, 2), np.float32), np.zeros(50, np.float32)
     optim = numpyro.optim.Adam(0.01)
@@ -192,8 +231,15 @@ def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation
 
 def test_nothing_that_people_copy_has_a_clipping_norm_of_one(repository: Path) -> None:
     """At C = 1, which README and pages taught, fits of most models were biased without a word. Rules and others are fine."""
-    pages = [repository / "README.md", *(repository / "docs").glob("*.md"), *(repository / "src").rglob("*.py")]
+    pages = [
+        repository / "README.md",
+        *(repository / "docs").glob("*.md"),
+        *(repository / "src").rglob("*.py"),
+    ]
     assert len(pages) > 100
     for page in pages:
-        found = re.search(r"clipping_norm=1(\.0)?\b(?!\.)|--clip[ =]1(\.0)?\b(?!\.)", page.read_text(encoding="utf-8"))
+        found = re.search(
+            r"clipping_norm=1(\.0)?\b(?!\.)|--clip[ =]1(\.0)?\b(?!\.)",
+            page.read_text(encoding="utf-8"),
+        )
         assert not found, f"{page.relative_to(repository)}: {found}"

@@ -1,10 +1,11 @@
 """The tutorial's commands run in order, in an empty folder beside a copy of examples/, and print what the page says they print.
 
-Everything on the page is run as it stands. Two things are not what the reader has: `curl` is a stand-in that hands out
-our copy of the table, in the form in which UCI has it; and `make demo` is left to CI, which runs it first. In `make
-test` the table is cut to 4,000 rows, the twins' fit is given fewer steps, and the dry run of `discreet plan`, which
-takes half a minute, answers at once what it answers at full size. `make test-all` leaves all that out: the whole table,
-and each command a process of its own.
+Everything on the page is run as it stands. Two things are not what the reader has: `curl` is a
+stand-in that hands out our copy of the table, in the form in which UCI has it; and `make demo` is
+left to CI, which runs it first. In `make test` the table is cut to 4,000 rows, the twins' fit is
+given fewer steps, and the dry run of `discreet plan`, which takes half a minute, answers at once
+what it answers at full size. `make test-all` leaves all that out: the whole table, and each command
+a process of its own.
 """
 
 import contextlib
@@ -79,12 +80,17 @@ def archive(path: Path, table: Path, rows: dict[str, int]) -> None:
     """Adult as UCI hands it out."""
     with gzip.open(table, "rt") as file:
         lines = [line.rstrip("\n").split(",") for line in file][1:]
-    halves = {split: [", ".join(cells[1:]) for cells in lines if cells[0] == split] for split in ("train", "test")}
+    halves = {
+        split: [", ".join(cells[1:]) for cells in lines if cells[0] == split]
+        for split in ("train", "test")
+    }
     halves = {split: content[: rows.get(split)] for split, content in halves.items()}
     with zipfile.ZipFile(path, "w") as zipped:
         zipped.writestr("adult.data", "".join(f"{line}\n" for line in halves["train"]) + "\n")
         stray = "|1x3 Cross validator\n"
-        zipped.writestr("adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n")
+        zipped.writestr(
+            "adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n"
+        )
 
 
 def dry_run(model: str, schema: Any, *, progress_bar: bool, seed: int, **terms: Any) -> DryRun:
@@ -94,7 +100,15 @@ def dry_run(model: str, schema: Any, *, progress_bar: bool, seed: int, **terms: 
     width = len(describe_features(schema))
     plan = NewtonPlan.calibrate(family="binary", num_features=width, **terms)
     row = DryRunRow(terms["epsilon"], 1.18, 0.84, 1.0, 0.712, 0.728, COEFFICIENTS)
-    return DryRun("Private Newton", "AUC", plan, terms["epsilon"], terms["delta"], terms["num_records"], (row,))
+    return DryRun(
+        "Private Newton",
+        "AUC",
+        plan,
+        terms["epsilon"],
+        terms["delta"],
+        terms["num_records"],
+        (row,),
+    )
 
 
 def executable(path: Path, text: str) -> None:
@@ -107,7 +121,10 @@ class Shell:
 
     def __init__(self, folder: Path, tools: Path, *, quick: bool) -> None:
         self.folder, self.quick = folder, quick
-        self.environment = {**os.environ, "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
         self.server = socket.socket(socket.AF_UNIX)
         if quick:
             address = str(tools / "s")
@@ -123,7 +140,11 @@ class Shell:
         command = ["bash", "-euo", "pipefail", "-c", block]
         with (self.folder.parent / "output").open("w+") as output:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
             while process.poll() is None:
                 if self.quick:
@@ -160,7 +181,9 @@ def python(names: dict, folder: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Iterator[Callable[[bool], dict]]:
+def tutorial(
+    tmp_path: Path, tmp_path_factory, repository: Path, table
+) -> Iterator[Callable[[bool], dict]]:
     """Runs the page; returns the names that its Python has made."""
     (tmp_path / "tutorial").mkdir()
     (tmp_path / "examples").mkdir()
@@ -183,8 +206,13 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
         output = ""
         for language, content in rest:
             if language == "text":
-                # What a hundred steps on 4,000 rows make of accuracies and weights is chance: of figures below 2 any within 1.
-                check(content, output, **({"tolerance": 0.5, "least": 2.0} if quick else {"tolerance": 0.03}))
+                # What a hundred steps on 4,000 rows make of accuracies and weights is chance: of
+                # figures below 2 any within 1.
+                check(
+                    content,
+                    output,
+                    **({"tolerance": 0.5, "least": 2.0} if quick else {"tolerance": 0.03}),
+                )
             else:
                 output = runners[language](content)
         return {**names, "debits": dp.Ledger(tmp_path / "tutorial" / "adult.ledger").debits}
@@ -194,7 +222,9 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
         shell.server.close()
 
 
-def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_runs_as_printed(
+    tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del quick_compilation
     monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 100)
@@ -209,7 +239,11 @@ def test_the_tutorial_runs_at_full_size(tutorial) -> None:
 
 
 def test_what_is_not_printed_is_noticed() -> None:
-    check("5 twins of 4,000 rows\n...\nAUC 0.878", "5 twins of 4,000 rows and\n more. AUC │ 0.870 ±", tolerance=0.02)
+    check(
+        "5 twins of 4,000 rows\n...\nAUC 0.878",
+        "5 twins of 4,000 rows and\n more. AUC │ 0.870 ±",
+        tolerance=0.02,
+    )
     with pytest.raises(AssertionError, match="not printed"):
         check("AUC 0.878\nAUC 0.9", "AUC 0.878", tolerance=0.02)
     with pytest.raises(AssertionError, match=r"AUC 0\.8\s"):

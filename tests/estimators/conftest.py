@@ -42,7 +42,9 @@ def point_fit(
         y = y[kept]
         own = MAX_WEIGHT * survey[kept]
     if model in (linear_regression, poisson_regression, negative_binomial_regression):
-        fitted = linear_model.Ridge(alpha=1e-3).fit(x, y if model is linear_regression else np.log(y + 0.1), own)
+        fitted = linear_model.Ridge(alpha=1e-3).fit(
+            x, y if model is linear_regression else np.log(y + 0.1), own
+        )
         return fitted.coef_, fitted.intercept_
     present = np.unique(y).astype(int)
     weights, intercept = np.zeros((x.shape[1], num_classes)), np.full(num_classes, -20.0)
@@ -91,8 +93,12 @@ def fit_without_privacy(
     weights, intercept = point_fit(model, x, y, num_classes=(*shapes["intercept"], 2)[0])
     point = {"weights": weights, "intercept": intercept}
     params = {name: np.broadcast_to(point.get(name, 1.0), shape) for name, shape in shapes.items()}
-    statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=random.is_reproducible(key))
-    nothing: dict[str, Any] = dict.fromkeys(("last_params", "losses", "clipping_norms", "shares", "trace"))
+    statement = statement_of(
+        plan, steps_completed=plan.num_steps, reproducible=random.is_reproducible(key)
+    )
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("last_params", "losses", "clipping_norms", "shares", "trace")
+    )
     return PointResult(
         **nothing,
         params=params,
@@ -112,7 +118,15 @@ def line_without_privacy(
     mean = np.concatenate([[intercept], slopes])
     statement = plan.state(reproducible=random.is_reproducible(key))
     return MomentsResult(
-        mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), 1.0, plan, statement
+        mean,
+        1e-6 * np.eye(len(mean)),
+        mean,
+        0.01,
+        0.001,
+        np.ones(len(mean) - 1),
+        1.0,
+        plan,
+        statement,
     )
 
 
@@ -130,7 +144,9 @@ def newton_without_privacy(
     assert ledger is None
     assert mask is None
     del names
-    model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
+    model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[
+        plan.family
+    ]
     slopes, intercept = point_fit(model, x, y, num_classes=plan.num_classes, survey=weights)
     mean = np.concatenate([np.asarray(intercept)[None], slopes]).T.ravel()
     figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "counted", "dispersion"), 1.0)
@@ -142,7 +158,9 @@ def newton_without_privacy(
         "dispersion_range": np.ones(2),
     }
     statement = plan.state(reproducible=random.is_reproducible(key))
-    return NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)
+    return NewtonResult(
+        mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures
+    )
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from discreet.tabular.estimators import (
 )
 from discreet.tabular.estimators._regressions import FROM_DATA
 
-# All tables of the checks lie within these bounds; one public figure for their sizes means one plan.
+# All tables of the checks lie within these bounds; one public figure for their sizes means one
+# plan.
 SETTINGS: dict[str, Any] = {
     "bounds": (-4, 4),
     "epsilon": 20.0,
@@ -29,7 +30,8 @@ SETTINGS: dict[str, Any] = {
     "num_draws": 100,
     "random_state": 0,
 }
-# These steps at epsilon = 20 show through the noise of tables of 20 to 300 records; they have no weights.
+# These steps at epsilon = 20 show through the noise of tables of 20 to 300 records; they have no
+# weights.
 IN_STEPS: dict[str, Any] = {"num_steps": 200, "learning_rate": 0.05}
 OF_WEIGHTS = (
     "check_sample_weights_pandas_series",
@@ -65,7 +67,11 @@ def exceptions(repository: Path, estimator: Any) -> dict[str, str]:
         return {}
     text = (repository / "docs" / "estimators.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.+`) \| (`check_.+`) \| (.+) \|$", text, re.MULTILINE)
-    mine = [(checks, reason) for names, checks, reason in rows if f"`{type(estimator).__name__}`" in names]
+    mine = [
+        (checks, reason)
+        for names, checks, reason in rows
+        if f"`{type(estimator).__name__}`" in names
+    ]
     return {check: reason for checks, reason in mine for check in re.findall(r"check_\w+", checks)}
 
 
@@ -80,12 +86,16 @@ def results(estimator: Any, listed: dict[str, str]) -> list[tuple[str, str]]:
 
 def compare(outcomes: list[tuple[str, str]], listed: dict[str, str]) -> None:
     """All that is listed fails, in each of its variants."""
-    assert {name for name, status in outcomes if status == "xfail"} >= set(listed), "a listed check is gone or passes"
+    assert {name for name, status in outcomes if status == "xfail"} >= set(listed), (
+        "a listed check is gone or passes"
+    )
     idle = {name for name, status in outcomes if status != "xfail"} & set(listed)
     assert not idle, f"listed as exceptions, but they pass: {idle}"
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of the stand-in, on separable classes
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
+)  # of the stand-in, on separable classes
 @pytest.mark.filterwarnings("default")  # the checks warn of what they do themselves
 @pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -113,6 +123,10 @@ def test_a_listed_check_that_passes_is_found(repository: Path) -> None:
     failing = [(name, "xfail") for name in listed]
     assert failing
     compare([*failing, ("check_dict_unchanged", "passed")], listed)
-    for outcomes in ([*failing, (failing[0][0], "passed")], failing[1:], [(name, "skipped") for name in listed]):
+    for outcomes in (
+        [*failing, (failing[0][0], "passed")],
+        failing[1:],
+        [(name, "skipped") for name in listed],
+    ):
         with pytest.raises(AssertionError):
             compare(outcomes, listed)

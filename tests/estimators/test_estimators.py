@@ -46,7 +46,9 @@ def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarr
     records = []
     stand_in = _private.fit_in_steps
 
-    def spy(key: Any, settings: Any, plan: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
+    def spy(
+        key: Any, settings: Any, plan: Any, x: np.ndarray, y: np.ndarray, **options: Any
+    ) -> Any:
         records.append((x, y))
         return stand_in(key, settings, plan, x, y)
 
@@ -64,7 +66,9 @@ def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarr
 # --- what reaches a fit ---------------------------------------------------------------------
 
 
-def test_a_record_reaches_the_fit_within_public_bounds_and_unmoved_by_others(seen: list[Any]) -> None:
+def test_a_record_reaches_the_fit_within_public_bounds_and_unmoved_by_others(
+    seen: list[Any],
+) -> None:
     model = LinearRegression(bounds=BOUNDS, target_bounds=(0, 50))
     model.fit(TABLE, LINE)
     odd, far = TABLE.copy(), LINE.copy()
@@ -82,7 +86,9 @@ def test_a_record_reaches_the_fit_within_public_bounds_and_unmoved_by_others(see
 def test_zero_stays_zero_within_bounds_and_weights_come_back_in_the_features_units() -> None:
     scaling = BoundScaling.of(([0, 17, -2], [1, 90, 8]), 3, None)
     x = np.array([[0.0, 17.0, 0.0], [1.0, 90.0, 8.0], [0.5, 53.5, -2.0]])
-    np.testing.assert_allclose(scaling.scale(x), [[0, -1, 0], [1, 1, 1], [0.5, 0, -0.25]], atol=1e-7)
+    np.testing.assert_allclose(
+        scaling.scale(x), [[0, -1, 0], [1, 1, 1], [0.5, 0, -0.25]], atol=1e-7
+    )
     weights, intercept = RNG.normal(size=(5, 2, 3)), RNG.normal(size=(5, 2))
     coef, start = scaling.unscale(weights, intercept)
     np.testing.assert_allclose(
@@ -109,8 +115,14 @@ def test_coefficients_are_those_of_the_table(no_noise: None) -> None:
     assert scattered.concentration_draws_.shape == (1000,)
 
 
-def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, coef, intercept = RNG.normal(size=(7, 3)), RNG.normal(size=(11, 4, 3)), RNG.normal(size=(11, 4))
+def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, coef, intercept = (
+        RNG.normal(size=(7, 3)),
+        RNG.normal(size=(11, 4, 3)),
+        RNG.normal(size=(11, 4)),
+    )
     expected = softmax(np.einsum("nf,dkf->ndk", rows, coef) + intercept, axis=2).mean(axis=1)
     for at_once in (1, 3, 7):
         monkeypatch.setattr("discreet.tabular.estimators._private._ELEMENTS", at_once * 44)
@@ -118,12 +130,18 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_probabilities_are_means_over_the_draws_in_the_order_of_sorted_classes(no_noise: None) -> None:
-    model = LogisticRegression(bounds=BOUNDS, classes=("well", "sick")).fit(TABLE, np.where(SICK, "sick", "well"))
+def test_probabilities_are_means_over_the_draws_in_the_order_of_sorted_classes(
+    no_noise: None,
+) -> None:
+    model = LogisticRegression(bounds=BOUNDS, classes=("well", "sick")).fit(
+        TABLE, np.where(SICK, "sick", "well")
+    )
     assert model.classes_.tolist() == ["sick", "well"]
     coef, intercept = model._predictive
     well = expit(TABLE @ coef[:, 0].T + intercept[:, 0]).mean(axis=1)
-    np.testing.assert_allclose(model.predict_proba(TABLE), np.stack([1 - well, well], axis=1), atol=1e-12)
+    np.testing.assert_allclose(
+        model.predict_proba(TABLE), np.stack([1 - well, well], axis=1), atol=1e-12
+    )
     assert model.score(TABLE, np.where(SICK, "sick", "well")) > 0.9
     assert model.coef_.shape == (1, 2)
     third = np.where(AGE[:, 0] > 70, 7, SICK)
@@ -136,7 +154,9 @@ def test_probabilities_are_means_over_the_draws_in_the_order_of_sorted_classes(n
 def test_bounds_by_name(seen: list[Any]) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(TABLE, columns=["age", "mood"])
-    model = LinearRegression(bounds={"mood": (-3, 3), "age": (17, 90)}, target_bounds=(0, 50)).fit(frame, LINE)
+    model = LinearRegression(bounds={"mood": (-3, 3), "age": (17, 90)}, target_bounds=(0, 50)).fit(
+        frame, LINE
+    )
     LinearRegression(bounds=BOUNDS, target_bounds=(0, 50)).fit(TABLE, LINE)
     np.testing.assert_array_equal(seen[0][0], seen[1][0])
     assert model.feature_names_in_.tolist() == ["age", "mood"]
@@ -159,28 +179,58 @@ def test_bounds_by_name(seen: list[Any]) -> None:
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, np.inf)), LINE, "finite"),
         (LinearRegression(bounds=(0, np.inf), target_bounds=(0, 1)), LINE, "bounds must be finite"),
         (LinearRegression(bounds=(1, 0), target_bounds=(0, 1)), LINE, "low below its high"),
-        (LinearRegression(bounds=([0, 0, 0], 1), target_bounds=(0, 1)), LINE, "do not fit the 2 features"),
+        (
+            LinearRegression(bounds=([0, 0, 0], 1), target_bounds=(0, 1)),
+            LINE,
+            "do not fit the 2 features",
+        ),
         (LinearRegression(bounds="auto", target_bounds=(0, 1)), LINE, "do not fit"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), epsilon=0), LINE, "epsilon is 0"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), delta=2.0), LINE, "delta is 2"),
         (LogisticRegression(bounds=BOUNDS, num_steps=0), SICK, "num_steps is 0"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_draws=0), LINE, "num_draws is 0"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), batch_size=-5), LINE, "batch_size is -5"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), learning_rate=np.nan), LINE, "learning_rate is nan"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_records=0.5), LINE, "num_records is 0.5"),
+        (
+            LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_draws=0),
+            LINE,
+            "num_draws is 0",
+        ),
+        (
+            LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), batch_size=-5),
+            LINE,
+            "batch_size is -5",
+        ),
+        (
+            LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), learning_rate=np.nan),
+            LINE,
+            "learning_rate is nan",
+        ),
+        (
+            LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_records=0.5),
+            LINE,
+            "num_records is 0.5",
+        ),
         (LogisticRegression(bounds=BOUNDS, clipping_norm=-1.0), SICK, "clipping_norm is -1"),
-        (LogisticRegression(bounds=BOUNDS, classes=(0, 1)), np.where(SICK, 987, 0), "not among classes"),
+        (
+            LogisticRegression(bounds=BOUNDS, classes=(0, 1)),
+            np.where(SICK, 987, 0),
+            "not among classes",
+        ),
         (LogisticRegression(bounds=BOUNDS, classes=(0, 0)), SICK, "two or more different"),
         (LogisticRegression(bounds=BOUNDS, classes=(0,)), SICK, "two or more different"),
         (LogisticRegression(bounds=BOUNDS, classes="01"), SICK, "two or more different"),
         (LogisticRegression(bounds=BOUNDS, classes=None), SICK, "two or more different"),
-        (LogisticRegression(bounds=BOUNDS, classes="non_private_from_data"), 0 * SICK, "one class only"),
+        (
+            LogisticRegression(bounds=BOUNDS, classes="non_private_from_data"),
+            0 * SICK,
+            "one class only",
+        ),
         (PoissonRegression(bounds=BOUNDS), np.where(SICK, -987, 0), "below 0"),
         (PoissonRegression(bounds=BOUNDS), np.where(SICK, 987.5, 0), "not whole"),
         (PoissonRegression(bounds=BOUNDS), np.where(SICK, np.nan, 0), "NaN"),
     ],
 )
-def test_refused_before_a_fit_without_a_value_of_the_data(seen: list[Any], model: Any, y: Any, message: str) -> None:
+def test_refused_before_a_fit_without_a_value_of_the_data(
+    seen: list[Any], model: Any, y: Any, message: str
+) -> None:
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         model.fit(TABLE, y)
     assert not seen
@@ -211,18 +261,24 @@ def test_no_message_quotes_a_cell(seen: list[Any]) -> None:
 
 
 def test_the_statement_names_what_was_public(no_noise: None) -> None:
-    model = LogisticRegression(bounds=BOUNDS, classes=("no", "yes")).fit(TABLE, np.where(SICK, "yes", "no"))
+    model = LogisticRegression(bounds=BOUNDS, classes=("no", "yes")).fit(
+        TABLE, np.where(SICK, "yes", "no")
+    )
     said = str(model.statement_)
-    for fact in ("[17, 90], [-3, 3]", "no, yes", "Each further fit of overlapping records spends again"):
+    for fact in (
+        "[17, 90], [-3, 3]",
+        "no, yes",
+        "Each further fit of overlapping records spends again",
+    ):
         assert fact in said
     assert model.statement_.is_private
     assert model.result_.statement is model.statement_
     assert 0.99 < model.epsilon_ <= 1.0
     assert model.delta_ == 1e-5
     assert model.result_.plan.num_records == 200
-    model.set_params(num_records=1_000, delta=1e-7, epsilon=0.5, clipping_norm=AdaptiveClipping()).fit(
-        TABLE, np.where(SICK, "yes", "no")
-    )
+    model.set_params(
+        num_records=1_000, delta=1e-7, epsilon=0.5, clipping_norm=AdaptiveClipping()
+    ).fit(TABLE, np.where(SICK, "yes", "no"))
     assert "not a count" in str(model.statement_)
     assert model.result_.plan.num_records == 1_000
     assert model.result_.plan.rate == 1.0
@@ -246,7 +302,9 @@ def test_in_a_pipeline_cloned_and_pickled(no_noise: None) -> None:
     assert cross_val_score(pipeline, TABLE, SICK, cv=2).min() > 0.9
     fitted = model.fit(TABLE / [100, 3], SICK)
     again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict_proba(TABLE / 100), fitted.predict_proba(TABLE / 100))
+    np.testing.assert_array_equal(
+        again.predict_proba(TABLE / 100), fitted.predict_proba(TABLE / 100)
+    )
 
 
 # --- private fits ---------------------------------------------------------------------------
@@ -272,7 +330,9 @@ def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> N
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("estimator", [PoissonRegression, NegativeBinomialRegression])
-def test_counts_of_a_private_fit(estimator: type[PoissonRegression], quick_compilation: None) -> None:
+def test_counts_of_a_private_fit(
+    estimator: type[PoissonRegression], quick_compilation: None
+) -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(17, 90, size=(2_000, 1))
     y = rng.poisson(np.exp(x[:, 0] / 30 - 1))
@@ -293,7 +353,9 @@ def test_adult_at_epsilon_1(repository: Path, table: Any) -> None:
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
     x, y, x_test, y_test = tables.adult(table("adult.csv.gz"))
-    model = LogisticRegression(bounds=(np.r_[-np.ones(5), np.zeros(len(x[0]) - 6)], 1)).fit(x[:, 1:], y)
+    model = LogisticRegression(bounds=(np.r_[-np.ones(5), np.zeros(len(x[0]) - 6)], 1)).fit(
+        x[:, 1:], y
+    )
     probabilities = model.predict_proba(x_test[:, 1:])[:, 1]
     assert model.epsilon_ <= 1.0
     assert np.mean((probabilities > 0.5) == y_test) > 0.842
@@ -312,7 +374,9 @@ def test_the_spread_around_the_line_is_not_clipped_away():
     np.testing.assert_allclose(fitted.coef_, [1.0, -1.0, 0.5], atol=0.05)
 
 
-@pytest.mark.parametrize("seeds", [(71,), pytest.param(tuple(range(30)), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "seeds", [(71,), pytest.param(tuple(range(30)), marks=pytest.mark.exhaustive)]
+)
 def test_no_line_is_worse_than_the_mean(seeds, table):
     """Shell weight of Abalone. With twice the share that gains the most the first fit has an R² of -1.9, the third -0.26."""
     rows = np.loadtxt(table("abalone.csv.gz"), delimiter=",", skiprows=1)
@@ -322,11 +386,15 @@ def test_no_line_is_worse_than_the_mean(seeds, table):
     how = {"bounds": (-4, 4), "target_bounds": (-4, 4), "delta": 1e-5}
     for epsilon in (0.03, 0.1, 0.05) if len(seeds) == 1 else (0.003, 0.01, 0.03, 0.1):
         for seed in seeds:
-            fitted = LinearRegression(**how, epsilon=epsilon, random_state=seed).fit(x[:3341], y[:3341])
+            fitted = LinearRegression(**how, epsilon=epsilon, random_state=seed).fit(
+                x[:3341], y[:3341]
+            )
             assert fitted.score(x[3341:], y[3341:]) > -0.01
 
 
-def test_a_fit_in_steps_has_the_settings_of_every_model(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_in_steps_has_the_settings_of_every_model(
+    no_noise: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Estimators, `models.defaults_for` and the command line had three."""
     stand_in, used = _private.fit_in_steps, []
 

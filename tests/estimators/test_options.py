@@ -21,7 +21,9 @@ def test_a_checkpoint_continues_to_the_same_bits_and_draws(tmp_path: Path) -> No
     groups = np.arange(2_000) // 3
     terms = {"max_rows": 2, "num_records": 667}
     fits = [
-        LogisticRegression(**SETTINGS, **terms).fit(X, Y, groups, checkpoint=tmp_path / "kept", person="id")
+        LogisticRegression(**SETTINGS, **terms).fit(
+            X, Y, groups, checkpoint=tmp_path / "kept", person="id"
+        )
         for _ in range(2)
     ]
     np.testing.assert_array_equal(fits[0].coef_, fits[1].coef_)
@@ -36,21 +38,29 @@ def test_a_row_that_is_all_of_a_person_is_one_person() -> None:
 
 
 def test_the_relation_is_that_of_the_plan() -> None:
-    line = LinearRegression(target_bounds=(-1, 2), relation=dp.Relation.REPLACE_ONE, **SETTINGS).fit(X, Y)
+    line = LinearRegression(
+        target_bounds=(-1, 2), relation=dp.Relation.REPLACE_ONE, **SETTINGS
+    ).fit(X, Y)
     assert line.result_.plan.relation is dp.Relation.REPLACE_ONE
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (LinearRegression, {"checkpoint": "kept"}, "checkpoint is not for this fit: noisy moments take seconds"),
+        (
+            LinearRegression,
+            {"checkpoint": "kept"},
+            "checkpoint is not for this fit: noisy moments take seconds",
+        ),
         (LinearRegression, {"progress_bar": True}, "progress_bar is not for this fit"),
         (LinearRegression, {"require_proof": False}, "noisy moments are always proved"),
         (LogisticRegression, {"require_proof": False}, "private Newton always proves"),
         (LogisticRegression, {"person": 3}, "name of the column"),
     ],
 )
-def test_what_a_method_lacks_is_refused(kind: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_a_method_lacks_is_refused(
+    kind: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     bounds = {"target_bounds": (-1, 2)} if kind is LinearRegression else {}
     options = {name: tmp_path / x if name == "checkpoint" else x for name, x in options.items()}
     book = dp.Ledger.create(tmp_path / "book.ledger", dataset="a table", epsilon=9.0, delta=1e-5)

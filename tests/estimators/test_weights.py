@@ -19,7 +19,9 @@ LINE: dict[str, Any] = {**SETTINGS, "target_bounds": (-1, 2)}
 @pytest.mark.parametrize("groups", [None, np.arange(4_000) // 2])
 def test_a_row_of_weight_two_counts_as_two(groups: Any) -> None:
     persons = {} if groups is None else {"max_rows": 2}
-    weighted = LogisticRegression(max_weight=2.0, **SETTINGS, **persons).fit(X, Y, groups, sample_weight=WEIGHTS)
+    weighted = LogisticRegression(max_weight=2.0, **SETTINGS, **persons).fit(
+        X, Y, groups, sample_weight=WEIGHTS
+    )
     twice = np.repeat(np.arange(4_000), WEIGHTS.astype(int))
     plain = LogisticRegression(**SETTINGS).fit(X[twice], Y[twice])
     assert weighted.intercept_ == pytest.approx(plain.intercept_, abs=0.1)
@@ -31,7 +33,9 @@ def test_a_row_of_weight_two_counts_as_two(groups: Any) -> None:
 def test_a_line_counts_a_row_of_weight_two_as_two() -> None:
     weighted = LinearRegression(max_weight=2.0, **LINE).fit(X, Y, sample_weight=WEIGHTS)
     twice = np.repeat(np.arange(4_000), WEIGHTS.astype(int))
-    exact = np.linalg.lstsq(np.column_stack([np.ones(len(twice)), X[twice]]), Y[twice], rcond=None)[0]
+    exact = np.linalg.lstsq(np.column_stack([np.ones(len(twice)), X[twice]]), Y[twice], rcond=None)[
+        0
+    ]
     unweighted = np.linalg.lstsq(np.column_stack([np.ones(4_000), X]), Y, rcond=None)[0]
     found = np.append(weighted.intercept_, weighted.coef_)
     assert found == pytest.approx(exact, abs=0.02)

@@ -32,8 +32,15 @@ def rows(repository):
     """The documented analyses: by name the formula, a coefficient, its estimate, the interval, and without privacy."""
     page = (repository / "docs" / "formulas.md").read_text(encoding="utf-8")
     number = r"(-?[\d.]+)"
-    found = re.findall(rf"^- (\w+): `(.+)`: `(.+)` {number} \({number} to {number}\); {number}$", page, re.MULTILINE)
-    return {name: (formula, coefficient, *map(float, numbers)) for name, formula, coefficient, *numbers in found}
+    found = re.findall(
+        rf"^- (\w+): `(.+)`: `(.+)` {number} \({number} to {number}\); {number}$",
+        page,
+        re.MULTILINE,
+    )
+    return {
+        name: (formula, coefficient, *map(float, numbers))
+        for name, formula, coefficient, *numbers in found
+    }
 
 
 def test_the_page_has_the_analyses(gallery, rows):
@@ -47,8 +54,12 @@ def test_an_analysis_finds_what_a_fit_without_privacy_finds(name, gallery, rows,
     assert low < estimate < high
     result = gallery.ANALYSES[name]()
     assert result.formula == formula
-    # The estimate, over the deviation that the result states, was at most 1.8 away in 60 fits: 6 is missed by none in 10,000.
-    assert abs(result.draws[coefficient].mean() - without_privacy) < 6 * result.draws[coefficient].std()
+    # The estimate, over the deviation that the result states, was at most 1.8 away in 60 fits: 6 is
+    # missed by none in 10,000.
+    assert (
+        abs(result.draws[coefficient].mean() - without_privacy)
+        < 6 * result.draws[coefficient].std()
+    )
     assert abs(estimate - without_privacy) < result.draws[coefficient].std() * 6
     printed = capsys.readouterr().out
     assert str(result) in printed

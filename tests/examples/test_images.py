@@ -75,7 +75,9 @@ def test_pixels_are_where_the_files_have_them(folder, example):
     assert train[50:52].sum() == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", b"\0\0\x08\x02\0\0\0\x02\0\0\0\x02abc"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", b"\0\0\x08\x02\0\0\0\x02\0\0\0\x02abc"]
+)
 def test_other_files_and_cut_ones_are_refused(folder, example, content):
     images = example("_images")
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
@@ -89,16 +91,33 @@ def test_other_files_and_cut_ones_are_refused(folder, example, content):
 def test_a_table_that_is_absent_is_left_out_by_name(folder, example, monkeypatch, capsys):
     experiment = example("vae_images")
     (folder / "cifar-10-batches-bin" / "data_batch_4.bin").unlink()
-    monkeypatch.setattr(experiment, "losses_after", lambda name, network, training, *_: [(name, training.shape)])
-    assert experiment.run(experiment.QUICK) == [("MNIST", (300, 784)), ("Fashion-MNIST", (300, 784))]
-    assert "CIFAR-10 is left out. No table 'cifar-10-batches-bin/data_batch_4.bin'" in capsys.readouterr().out
+    monkeypatch.setattr(
+        experiment, "losses_after", lambda name, network, training, *_: [(name, training.shape)]
+    )
+    assert experiment.run(experiment.QUICK) == [
+        ("MNIST", (300, 784)),
+        ("Fashion-MNIST", (300, 784)),
+    ]
+    assert (
+        "CIFAR-10 is left out. No table 'cifar-10-batches-bin/data_batch_4.bin'"
+        in capsys.readouterr().out
+    )
 
 
 def test_without_files_the_runner_gives_the_reason(repository, tmp_path):
     """The runner of all experiments takes it for a table that is not here, and goes on."""
-    command = [sys.executable, repository / "examples" / "paper", "vae_images", "--quick", "--out", tmp_path]
+    command = [
+        sys.executable,
+        repository / "examples" / "paper",
+        "vae_images",
+        "--quick",
+        "--out",
+        tmp_path,
+    ]
     environment = {**os.environ, "DISCREET_DATA": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path
+    )
     if "MNIST" in done.stdout:
         pytest.skip("the tables are beside the repository")
     assert done.returncode == 0, done.stderr
@@ -116,4 +135,8 @@ def test_files_of_the_published_form_are_fitted(folder, repository, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     kept = json.loads((tmp_path / "found" / "vae_images.json").read_text())
-    assert [row["what"].split(",")[0] for row in kept["rows"][::2]] == ["MNIST", "Fashion-MNIST", "CIFAR-10"]
+    assert [row["what"].split(",")[0] for row in kept["rows"][::2]] == [
+        "MNIST",
+        "Fashion-MNIST",
+        "CIFAR-10",
+    ]

@@ -44,7 +44,10 @@ def check_kept(out, name, *, quick):
 # `make paper-quick` runs them too, one after another.
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name == "uai_abalone" else pytest.mark.exhaustive) for name in NAMES],
+    [
+        pytest.param(name, marks=[] if name == "uai_abalone" else pytest.mark.exhaustive)
+        for name in NAMES
+    ],
 )
 def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):
     environment = {"DISCREET_DATA": str(table(TABLES[name]).parent)} if name in TABLES else {}
@@ -80,12 +83,18 @@ experiment(__file__, "A toy.", full=Settings(limit=2.0), quick=Settings(), run=r
 
 def test_an_experiment_keeps_its_rows_and_fails_where_its_check_does(tmp_path):
     (tmp_path / "toy.py").write_text(TOY)
-    here, paper = tmp_path / "results", {"PYTHONPATH": f"{PAPER}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    here, paper = (
+        tmp_path / "results",
+        {"PYTHONPATH": f"{PAPER}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
     done = run(tmp_path / "toy.py", "--out", here, **paper)
     assert done.returncode == 0, done.stderr
     kept = check_kept(here, "toy", quick=False)
     assert kept["settings"] == {"limit": 2.0, "seeds": [0, 1]}
-    assert kept["rows"] == [{"seed": 0, "found": 0.0, "all": [0]}, {"seed": 1, "found": 2.0, "all": [1]}]
+    assert kept["rows"] == [
+        {"seed": 0, "found": 0.0, "all": [0]},
+        {"seed": 1, "found": 2.0, "all": [1]},
+    ]
     assert done.stdout.split()[:6] == ["seed", "found", "0", "0", "1", "2"]
     drawn = (here / "toy.svg").read_bytes()
     failed = run(tmp_path / "toy.py", "--quick", "--out", here, **paper)
@@ -96,7 +105,9 @@ def test_an_experiment_keeps_its_rows_and_fails_where_its_check_does(tmp_path):
     assert (here / "toy.svg").read_bytes() == drawn, "the same rows, another picture"
 
 
-@pytest.mark.parametrize("path", sorted((PAPER.parents[1] / "docs" / "papers").glob("*.json")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((PAPER.parents[1] / "docs" / "papers").glob("*.json")), ids=lambda p: p.stem
+)
 def test_what_docs_show_are_full_runs_of_scripts_that_are_there(path):
     check_kept(path.parent, path.stem, quick=False)
     assert path.stem in NAMES
@@ -104,7 +115,11 @@ def test_what_docs_show_are_full_runs_of_scripts_that_are_there(path):
 
 def test_what_the_map_of_the_papers_names_is_there(repository):
     text = (repository / "docs" / "papers.md").read_text(encoding="utf-8")
-    named = {path for path in re.findall(r"`((?:src|examples|benchmarks|tests)/[^`]+)`", text) if "NAME" not in path}
+    named = {
+        path
+        for path in re.findall(r"`((?:src|examples|benchmarks|tests)/[^`]+)`", text)
+        if "NAME" not in path
+    }
     assert len(named) > 20
     assert sorted(path for path in named if not (repository / path).exists()) == []
     assert {f"examples/paper/{name}.py" for name in NAMES} <= named
@@ -115,7 +130,9 @@ def test_what_the_map_of_the_papers_names_is_there(repository):
 @pytest.fixture
 def experiment(monkeypatch):
     """A function from an experiment's name to its module."""
-    monkeypatch.setattr(sys, "path", [str(PAPER), str(PAPER.parent), str(PAPER.parents[1]), *sys.path])
+    monkeypatch.setattr(
+        sys, "path", [str(PAPER), str(PAPER.parent), str(PAPER.parents[1]), *sys.path]
+    )
     return importlib.import_module
 
 
@@ -124,10 +141,23 @@ def test_hierarchical_notices_a_fit_that_knows_no_groups(experiment, epsilon):
     hierarchical = experiment("hierarchical")
     levels = {1.0: 0.83, 8.0: 0.88, None: 0.89}
     good = [
-        {"guide": "listing 4", "num_records": 500, "num_steps": 2_000, "epsilon": e, "auc": auc, "baseline": 0.8}
+        {
+            "guide": "listing 4",
+            "num_records": 500,
+            "num_steps": 2_000,
+            "epsilon": e,
+            "auc": auc,
+            "baseline": 0.8,
+        }
         for e, auc in levels.items()
     ]
-    newton = {"guide": "private Newton", "num_records": 500, "num_steps": None, "epsilon": 8.0, "auc": 0.87}
+    newton = {
+        "guide": "private Newton",
+        "num_records": 500,
+        "num_steps": None,
+        "epsilon": 8.0,
+        "auc": 0.87,
+    }
     hierarchical.check([*good, newton], True)
     broken = [row | ({"auc": 0.79} if row["epsilon"] == epsilon else {}) for row in good]
     with pytest.raises(AssertionError):
@@ -136,7 +166,9 @@ def test_hierarchical_notices_a_fit_that_knows_no_groups(experiment, epsilon):
         hierarchical.check([*good, newton | {"auc": 0.79}], True)
 
 
-@pytest.mark.parametrize(("side", "loss"), [("discreet", 543.0), ("NumPyro", 543.0), ("discreet", 100.0)])
+@pytest.mark.parametrize(
+    ("side", "loss"), [("discreet", 543.0), ("NumPyro", 543.0), ("discreet", 100.0)]
+)
 def test_vae_notices_a_fit_that_learns_nothing_or_pays_nothing(experiment, side, loss):
     vae = experiment("vae")
     good = [
@@ -154,7 +186,9 @@ def test_samplers_notices_a_batch_with_a_record_twice(experiment, monkeypatch):
     samplers.check_draws(settings)
     draws = samplers.draws_of(settings)
     monkeypatch.setattr(
-        samplers, "draws_of", lambda _: draws | {samplers.CHOICE: lambda key: draws[samplers.CHOICE](key) // 20}
+        samplers,
+        "draws_of",
+        lambda _: draws | {samplers.CHOICE: lambda key: draws[samplers.CHOICE](key) // 20},
     )
     with pytest.raises(AssertionError, match=samplers.CHOICE):
         samplers.check_draws(settings)

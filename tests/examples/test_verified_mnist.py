@@ -35,11 +35,21 @@ def training(example):
 @pytest.mark.exhaustive
 def test_it_learns_and_says_what_it_spent(table, repository):
     folder = table("t10k-images-idx3-ubyte.gz").parent
-    command = [sys.executable, repository / "examples" / "verified_mnist.py", folder, "--quick", "--seed", "0"]
+    command = [
+        sys.executable,
+        repository / "examples" / "verified_mnist.py",
+        folder,
+        "--quick",
+        "--seed",
+        "0",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "at delta 8.33: above 1" in done.stdout
-    assert "SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.03125" in done.stdout
+    assert (
+        "SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.03125"
+        in done.stdout
+    )
     assert "reproducible, not private" in done.stdout
 
 
@@ -58,13 +68,18 @@ def test_it_has_the_weights_of_the_walkthrough(example):
 def test_the_proved_event_is_the_plans(example, training):
     plan, train, shapes = training
     certificate = example.certify(train, plan, shapes)
-    assert certificate.epsilon(example.DELTA) == pytest.approx(plan.epsilon(example.DELTA), rel=1e-3)
+    assert certificate.epsilon(example.DELTA) == pytest.approx(
+        plan.epsilon(example.DELTA), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("change", ["noise", "steps"])
 def test_a_training_that_spends_more_than_the_plan_gets_no_certificate(example, training, change):
     plan, _, shapes = training
-    cheaper = {"noise": {"noise_multiplier": plan.noise_multiplier * 0.9}, "steps": {"num_steps": 4}}[change]
+    cheaper = {
+        "noise": {"noise_multiplier": plan.noise_multiplier * 0.9},
+        "steps": {"num_steps": 4},
+    }[change]
     train = example.training(dataclasses.replace(plan, **cheaper), 1e-2)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         example.certify(train, plan, shapes)

@@ -31,7 +31,12 @@ def test_a_family_that_is_entered_is_fitted(monkeypatch: pytest.MonkeyPatch) -> 
     schema = dp.tables.schema_from_bounds("age=20:60,wait=0:60")
     key = dp.random.key(0)
     result = dp.regress(
-        "wait ~ age", {"age": age, "wait": wait}, schema, family="exponential", epsilon=10.0, rng_key=key
+        "wait ~ age",
+        {"age": age, "wait": wait},
+        schema,
+        family="exponential",
+        epsilon=10.0,
+        rng_key=key,
     )
     assert abs(result.estimate["age"] - 0.02) < 4 * result.draws["age"].std()
     assert abs(result.predict({"age": [40.0]}).estimate[0] / np.exp(1) - 1) < 0.1

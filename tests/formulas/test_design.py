@@ -13,7 +13,14 @@ from formulae import design_matrices
 from numpyro.handlers import seed, substitute, trace
 
 from discreet.tabular.formulas import Design
-from discreet.tabular.formulas._model import features, in_units, mean_of, model_of, prior_of, records_of
+from discreet.tabular.formulas._model import (
+    features,
+    in_units,
+    mean_of,
+    model_of,
+    prior_of,
+    records_of,
+)
 from discreet.tabular.models import FAMILIES
 from discreet.tabular.tables import Column, DataError, Kind, Schema
 
@@ -27,7 +34,11 @@ SCHEMA = Schema(
         Column(name="cost", kind=Kind.REAL, bounds=(1, 200)),
         Column(name="share", kind=Kind.REAL, bounds=(0.01, 0.99)),
         Column(name="days", kind=Kind.COUNT, bounds=(1, 365)),
-        Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1940, 1, 1), datetime.date(2000, 1, 1))),
+        Column(
+            name="born",
+            kind=Kind.DATE,
+            bounds=(datetime.date(1940, 1, 1), datetime.date(2000, 1, 1)),
+        ),
         Column(name="region", kind=Kind.CATEGORICAL, categories=REGIONS),
         Column(name="clinic", kind=Kind.CATEGORICAL, categories=CLINICS),
         Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
@@ -76,11 +87,15 @@ def test_columns_are_those_of_formulae_on_a_table_with_every_level(right: str) -
     frame = {}
     for column in design.schema.columns:
         if column.bounds is None:
-            frame[column.name] = pandas.Categorical(cells[column.name], column.categories, ordered=True)
+            frame[column.name] = pandas.Categorical(
+                cells[column.name], column.categories, ordered=True
+            )
         else:
             days = np.asarray(cells[column.name])
             frame[column.name] = (
-                (days - np.datetime64("1970-01-01")).astype(float) if column.kind is Kind.DATE else days
+                (days - np.datetime64("1970-01-01")).astype(float)
+                if column.kind is Kind.DATE
+                else days
             )
     expected = np.asarray(made.common.evaluate_new_data(pandas.DataFrame(frame)))
     assert np.allclose(rows.x, expected[:, 1:])
@@ -121,7 +136,9 @@ def test_fitted_columns_lie_about_the_unit_and_hardly_correlate(right: str) -> N
 
 
 def test_names_have_the_brackets_of_the_formula() -> None:
-    design = Design("ill ~ I((age - 50) / 10) + I(age - 50 / 10 + visits) + I(-visits**2)", SCHEMA, "bernoulli")
+    design = Design(
+        "ill ~ I((age - 50) / 10) + I(age - 50 / 10 + visits) + I(-visits**2)", SCHEMA, "bernoulli"
+    )
     assert design.names[0] == "I((age - 50) / 10)"
     assert design.names[1:] == ("I((age - (50 / 10)) + visits)", "I((-visits) ** 2)")
 
@@ -153,8 +170,16 @@ def test_missing_cells_as_the_schema_says() -> None:
     columns["ill"] = dataclasses.replace(columns["ill"], missing="drop")
     schema = Schema(columns=tuple(columns.values()))
     design = Design("ill ~ age + region", schema, "bernoulli")
-    assert design.names == ("age", "region[south]", "region[west]", "region[missing]", "age is missing")
-    rows = design.rows({"ill": ["no", None, "yes"], "age": [30.0, 40.0, None], "region": ["west", "north", None]})
+    assert design.names == (
+        "age",
+        "region[south]",
+        "region[west]",
+        "region[missing]",
+        "age is missing",
+    )
+    rows = design.rows(
+        {"ill": ["no", None, "yes"], "age": [30.0, 40.0, None], "region": ["west", "north", None]}
+    )
     assert rows.x.tolist() == [[30, 0, 1, 0, 0], [40, 0, 0, 0, 0], [50, 0, 0, 1, 1]]
     assert rows.present.tolist() == [True, False, True]
     columns["ill"] = dataclasses.replace(columns["ill"], missing="indicator")
@@ -191,7 +216,14 @@ def test_draws_in_units_have_the_model_s_means(family: str, right: str) -> None:
     rows = design.rows(table())
     records = records_of(design, rows)
     latents = {name: value[:3] for name, value in prior_of(design).items()}
-    others = {"sigma": 0.3, "nu": 4.0, "shape": 1.7, "precision": 5.0, "zero": 0.2, "concentration": 2.0}
+    others = {
+        "sigma": 0.3,
+        "nu": 4.0,
+        "shape": 1.7,
+        "precision": 5.0,
+        "zero": 0.2,
+        "concentration": 2.0,
+    }
     model = model_of(design)
     sites = trace(seed(model, 0)).get_trace(records)
     latents |= {name: np.full(3, others[name]) for name in sites if name in others}
@@ -210,7 +242,9 @@ def expected_of(family: str, fn: Any) -> np.ndarray:
     if family in ("weibull", "piecewise"):
         # The integral of survival, to the bound for hazards in bands.
         times = np.append(0, np.geomspace(1e-8, 1 if family == "piecewise" else 1e6, 20_000))
-        alive = jax.vmap(lambda time: jnp.exp(-fn.cumulative(jnp.full(fn.batch_shape, time))))(jnp.asarray(times))
+        alive = jax.vmap(lambda time: jnp.exp(-fn.cumulative(jnp.full(fn.batch_shape, time))))(
+            jnp.asarray(times)
+        )
         return np.asarray(np.trapezoid(np.asarray(alive, np.float64), times, axis=0))
     if family in ("bernoulli", "binomial", "categorical", "cumulative"):
         return np.asarray(fn.probs)
@@ -225,7 +259,9 @@ def test_a_unit_of_the_exposure_moves_the_intercept_alone(family: str) -> None:
         for unit in (1, 36_525)
     )
     records = records_of(by_day, by_day.rows(table()))
-    assert np.allclose(records["offset"], records_of(by_century, by_century.rows(table()))["offset"], atol=1e-5)
+    assert np.allclose(
+        records["offset"], records_of(by_century, by_century.rows(table()))["offset"], atol=1e-5
+    )
     evenly = {**table(365), "days": np.arange(1, 366)}
     width = by_day.unit[1] if family == "gaussian" else 1
     assert abs(records_of(by_day, by_day.rows(evenly))["offset"].mean() * width) < 0.1
@@ -234,4 +270,6 @@ def test_a_unit_of_the_exposure_moves_the_intercept_alone(family: str) -> None:
     second = in_units(by_century, draws)
     for name, values in first.items():
         moved = np.log(36_525) * (-1 if name.startswith("threshold") else 1)
-        assert np.allclose(second[name] - values, moved if name.startswith(("Intercept", "threshold")) else 0)
+        assert np.allclose(
+            second[name] - values, moved if name.startswith(("Intercept", "threshold")) else 0
+        )

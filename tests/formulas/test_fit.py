@@ -19,12 +19,21 @@ from discreet.tabular.models import FAMILIES as NAMED
 N = 6_000
 
 
-def fit(formula: str, table: Any, schema: Any, family: str, epsilon: float = 20.0, seed: int = 1) -> Regression:
+def fit(
+    formula: str, table: Any, schema: Any, family: str, epsilon: float = 20.0, seed: int = 1
+) -> Regression:
     key = dp.random.key(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dp.inference.UseWarning)
         return dp.regress(
-            formula, table, schema, family=family, epsilon=epsilon, delta=1e-6, rng_key=key, progress_bar=False
+            formula,
+            table,
+            schema,
+            family=family,
+            epsilon=epsilon,
+            delta=1e-6,
+            rng_key=key,
+            progress_bar=False,
         )
 
 
@@ -38,7 +47,10 @@ def test_a_family_finds_the_truth(family: str) -> None:
     formula, table, schema, truth = drawn(family, np.random.default_rng(3), N)
     result = fit(formula, table, schema, family)
     if family == "categorical":
-        truth = {name: value - np.mean([truth[f"{x}: {name[3:]}"] for x in "abc"]) for name, value in truth.items()}
+        truth = {
+            name: value - np.mean([truth[f"{x}: {name[3:]}"] for x in "abc"])
+            for name, value in truth.items()
+        }
     assert set(truth) <= set(result.draws)
     for name, value in truth.items():
         assert abs(result.draws[name].mean() - value) < 4 * result.draws[name].std(), name
@@ -77,7 +89,9 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert effect.values == (20.0, 50.0, 80.0)
     assert np.all(np.diff(effect.mean) > 0)
     assert effect.held == {"clinic": "b"}
-    assert np.allclose(effect.mean, result.predict({"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3}).estimate)
+    assert np.allclose(
+        effect.mean, result.predict({"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3}).estimate
+    )
     by_clinic = result.marginal_effect("clinic")
     assert by_clinic.values == tuple("abcdef")
     assert effect.plot() is not None
@@ -98,9 +112,15 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
 def test_what_was_learned_of_a_spread_that_the_noise_hides() -> None:
     """Not all of it, as was said before."""
     rng = np.random.default_rng(0)
-    cells = {"age": rng.uniform(20, 60, 400), "cost": rng.uniform(0, 9, 400), "visits": rng.poisson(2, 400).clip(0, 9)}
+    cells = {
+        "age": rng.uniform(20, 60, 400),
+        "cost": rng.uniform(0, 9, 400),
+        "visits": rng.poisson(2, 400).clip(0, 9),
+    }
     schema = dp.tables.schema_from_bounds("age=20:60,cost=0:9,visits=0:9")
-    schema = replace(schema, columns=(*schema.columns[:2], replace(schema.columns[2], kind="count")))
+    schema = replace(
+        schema, columns=(*schema.columns[:2], replace(schema.columns[2], kind="count"))
+    )
     for formula, family, name in (
         ("cost ~ age", "gaussian", "sigma"),
         ("visits ~ age", "negbinomial", "concentration"),
@@ -111,14 +131,24 @@ def test_what_was_learned_of_a_spread_that_the_noise_hides() -> None:
 
 def test_a_key_is_for_one_fit_and_rows_that_are_dropped_have_no_prediction() -> None:
     rng = np.random.default_rng(0)
-    cells = {"age": rng.uniform(20, 60, 3_000), "cost": rng.uniform(0, 9, 3_000), "ill": rng.choice(["n", "y"], 3_000)}
+    cells = {
+        "age": rng.uniform(20, 60, 3_000),
+        "cost": rng.uniform(0, 9, 3_000),
+        "ill": rng.choice(["n", "y"], 3_000),
+    }
     schema = dp.tables.schema_from_bounds("age=20:60,cost=0:9,ill=n|y")
-    schema = replace(schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:]))
+    schema = replace(
+        schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:])
+    )
     for formula, family in (("ill ~ age", "bernoulli"), ("cost ~ age", "gaussian")):
         key = dp.random.key()
-        result = dp.regress(formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False)
+        result = dp.regress(
+            formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False
+        )
         with pytest.raises(ValueError, match="drawn this noise before"):
-            dp.regress(formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False)
+            dp.regress(
+                formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False
+            )
         found = result.predict({"age": [30.0, None]})
         for part in (found.estimate, found.mean[0], found.outcomes[0]):
             assert np.isfinite(part).tolist() == [True, False]
@@ -127,13 +157,18 @@ def test_a_key_is_for_one_fit_and_rows_that_are_dropped_have_no_prediction() -> 
 def test_rows_without_a_target_count_nothing() -> None:
     """Whatever such a row holds has no effect, to the bit, by each of the three ways to fit."""
     table, schema, _ = grouped()
-    dropping = replace(schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:]))
+    dropping = replace(
+        schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:])
+    )
     gone = np.arange(N) < 500
     ill = np.where(gone, None, table["ill"])
     for right in ("age", "age + (1 | clinic)"):
         one = fit(f"ill ~ {right}", table | {"ill": ill}, dropping, "bernoulli")
         other = fit(
-            f"ill ~ {right}", table | {"ill": ill, "age": np.where(gone, 33.0, table["age"])}, dropping, "bernoulli"
+            f"ill ~ {right}",
+            table | {"ill": ill, "age": np.where(gone, 33.0, table["age"])},
+            dropping,
+            "bernoulli",
         )
         assert same(one.draws, other.draws)
 

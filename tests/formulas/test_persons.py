@@ -62,7 +62,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_record_is_a_person_with_an_axis_of_rows(given: Any) -> None:
     """Five persons: of one a row has no age, and of one there are more rows than count."""
-    columns = tuple(dataclasses.replace(x, missing=Missing.DROP) if x.name == "age" else x for x in PERSONS.columns)
+    columns = tuple(
+        dataclasses.replace(x, missing=Missing.DROP) if x.name == "age" else x
+        for x in PERSONS.columns
+    )
     schema = dataclasses.replace(PERSONS, columns=columns)
     cells = table(12) | {"id": np.array(list("abacdbeeeeac"))}
     cells["age"][2] = np.nan
@@ -75,7 +78,9 @@ def test_a_record_is_a_person_with_an_axis_of_rows(given: Any) -> None:
     for person, (name, rows) in enumerate(own.items()):
         used = [row for row in rows if row != 2]
         assert name == "abcd"[person]
-        assert how["mask"][person].tolist() == [row in used for row in rows] + [False] * (3 - len(rows))
+        assert how["mask"][person].tolist() == [row in used for row in rows] + [False] * (
+            3 - len(rows)
+        )
         mask = how["mask"][person]
         assert np.allclose(x[person, mask, 0], z[used])
         assert y[person, mask].tolist() == [float(cells["ill"][row] == "yes") for row in used]
@@ -83,7 +88,9 @@ def test_a_record_is_a_person_with_an_axis_of_rows(given: Any) -> None:
     assert np.isin(x[4, :, 0].round(9), z[6:10].round(9)).all()
 
 
-@pytest.mark.parametrize(("formula", "family"), [("ill ~ age", "bernoulli"), ("cost ~ age", "gaussian")])
+@pytest.mark.parametrize(
+    ("formula", "family"), [("ill ~ age", "bernoulli"), ("cost ~ age", "gaussian")]
+)
 def test_survey_weights_are_over_the_largest(given: Any, formula: str, family: str) -> None:
     cells = table(30)
     _, _, plan, how = given(formula, cells, WEIGHTED, family=family)
@@ -109,7 +116,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("formula", "family", "schema"), REFUSED)
-def test_what_no_method_has_is_refused_with_what_to_choose(formula: str, family: str, schema: Schema) -> None:
+def test_what_no_method_has_is_refused_with_what_to_choose(
+    formula: str, family: str, schema: Schema
+) -> None:
     with pytest.raises(ValueError, match=REFUSED[formula, family, schema]):
         dp.regress(formula, table(30), schema, family=family, epsilon=1.0)
 
@@ -117,12 +126,19 @@ def test_what_no_method_has_is_refused_with_what_to_choose(formula: str, family:
 def test_a_person_with_two_rows_is_refused_where_one_is_said_to_be_all() -> None:
     cells = table(30) | {"id": np.repeat([f"p{number}" for number in range(15)], 2)}
     with pytest.raises(ValueError, match="'id' identifies persons"):
-        dp.regress("ill ~ age", cells, dataclasses.replace(PERSONS, max_rows=1), family="bernoulli", epsilon=1.0)
+        dp.regress(
+            "ill ~ age",
+            cells,
+            dataclasses.replace(PERSONS, max_rows=1),
+            family="bernoulli",
+            epsilon=1.0,
+        )
 
 
 def test_intervals_are_of_persons_whose_rows_repeat_each_other() -> None:
-    """Three copies of each of 4,000 persons tell no more than one. The estimate is within 6 deviations of the truth but for one
-    run in millions, and copies that counted as persons would have a deviation of 0.6 of the right one.
+    """Three copies of each of 4,000 persons tell no more than one. The estimate is within 6
+    deviations of the truth but for one run in millions, and copies that counted as persons would
+    have a deviation of 0.6 of the right one.
     """
     one = table(4_000, seed=1)
     thrice = {name: np.repeat(values, 3) for name, values in one.items()}
@@ -152,7 +168,8 @@ def test_a_weighted_fit_is_that_of_the_population() -> None:
     cells = {name: values[seen] for name, values in cells.items()}
     cells["weight"] = np.where((cells["cost"] > 35) == (cells["age"] > 50), 1.0, 3.0)
     schema = dataclasses.replace(
-        WEIGHTED, columns=(*SCHEMA.columns[:-1], Column(name="weight", kind=Kind.REAL, bounds=(0, 3)))
+        WEIGHTED,
+        columns=(*SCHEMA.columns[:-1], Column(name="weight", kind=Kind.REAL, bounds=(0, 3))),
     )
     plain = np.polyfit(cells["age"], cells["cost"], 1)[0]
     result = dp.regress("cost ~ age", cells, schema, epsilon=10.0, delta=1e-6)

@@ -25,12 +25,18 @@ def made(formula: str, family: str, **latents: float) -> Regression:
     columns = (dataclasses.replace(x, kind=counts.get(x.name, x.kind)) for x in schema.columns)
     schema = Design(formula, dataclasses.replace(schema, columns=tuple(columns)), family).schema
     known: dict[str, Any] = {"constants": {}, "learned": {}, "plan": None, "statement": None}
-    return Regression(formula=formula, family=family, schema=schema, draws=draws, predictive=draws, **known)
+    return Regression(
+        formula=formula, family=family, schema=schema, draws=draws, predictive=draws, **known
+    )
 
 
 LINE = 0.5 + 0.2 * X
 TARGETS = {
-    "gaussian": ("height", {"Intercept": 150, "x": 2, "sigma": 12}, lambda y: stats.norm(150 + 2 * X, 12).logpdf(y)),
+    "gaussian": (
+        "height",
+        {"Intercept": 150, "x": 2, "sigma": 12},
+        lambda y: stats.norm(150 + 2 * X, 12).logpdf(y),
+    ),
     "student": (
         "height",
         {"Intercept": 150, "x": 2, "sigma": 3, "nu": 6},
@@ -43,7 +49,11 @@ TARGETS = {
         POSITIVE | {"concentration": 3},
         lambda y: stats.nbinom(3, 3 / (3 + np.exp(LINE))).logpmf(y),
     ),
-    "gamma": ("size", POSITIVE | {"shape": 4}, lambda y: stats.gamma(4, scale=np.exp(LINE) / 4).logpdf(y)),
+    "gamma": (
+        "size",
+        POSITIVE | {"shape": 4},
+        lambda y: stats.gamma(4, scale=np.exp(LINE) / 4).logpdf(y),
+    ),
     "beta": (
         "share",
         {"Intercept": -0.5, "x": 0.1, "precision": 9},
@@ -62,7 +72,9 @@ def test_targets_have_the_mean_and_the_density_of_the_family(family: str) -> Non
     y = np.array([1.0, 0.0, 1.0]) if name == "ill" else np.array([3.0, 1.0, 9.0])
     y = {"height": 140 + 8 * y, "share": y / 10}.get(name, y)
     cells = np.array(["no", "yes"])[y.astype(int)] if name == "ill" else y
-    np.testing.assert_allclose(result.log_density({"x": X, name: cells}), density(y), rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(
+        result.log_density({"x": X, name: cells}), density(y), rtol=2e-4, atol=2e-4
+    )
 
 
 def test_times_that_end_before_their_event_count_with_the_chance_of_a_later_one() -> None:
@@ -78,7 +90,11 @@ def test_times_that_end_before_their_event_count_with_the_chance_of_a_later_one(
 def test_results_are_compared_on_a_table() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 10, 3_000)
-    table = {"x": x, "share": np.full(3_000, 0.5), "ill": np.where(rng.random(3_000) < expit(0.5 * x - 2), "yes", "no")}
+    table = {
+        "x": x,
+        "share": np.full(3_000, 0.5),
+        "ill": np.where(rng.random(3_000) < expit(0.5 * x - 2), "yes", "no"),
+    }
     fits = {
         "flat": made("ill ~ share", "bernoulli", Intercept=0.5, share=0),
         "x": made("ill ~ x", "bernoulli", Intercept=-2, x=0.5),
@@ -86,4 +102,9 @@ def test_results_are_compared_on_a_table() -> None:
     found = dp.compare(fits, table, epsilon=1.0, delta=1e-6)
     assert found.ranking == ("x", "flat")
     with pytest.raises(ValueError, match="on one table"):
-        dp.compare({"x": fits["x"], "half": lambda x: np.full(len(x), -0.7)}, table, epsilon=1.0, delta=1e-6)
+        dp.compare(
+            {"x": fits["x"], "half": lambda x: np.full(len(x), -0.7)},
+            table,
+            epsilon=1.0,
+            delta=1e-6,
+        )

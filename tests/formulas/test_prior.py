@@ -10,8 +10,8 @@ SCHEMA = schema_from_bounds("ill=no|yes,age=20:60,region=a|b|c,cost=1:100")
 
 
 def test_a_prior_is_in_the_units_of_its_columns_and_of_its_target() -> None:
-    """gaussian: intercept and weight Normal(0, 1) on age and cost brought to [-1, 1]. 4,000 draws: a deviation is within 5 %
-    of its own but for one run in 10,000.
+    """gaussian: intercept and weight Normal(0, 1) on age and cost brought to [-1, 1]. 4,000 draws:
+    a deviation is within 5 % of its own but for one run in 10,000.
     """
     found = prior("cost ~ age", SCHEMA, num_draws=4_000)
     width = 49.5
@@ -33,7 +33,9 @@ def test_private_newtons_prior_is_that_of_an_even_column() -> None:
 
 
 def test_targets_are_drawn_and_counted(tmp_path) -> None:
-    figure = prior("ill ~ age", SCHEMA, family="bernoulli", num_draws=100).plot(tmp_path / "prior.png")
+    figure = prior("ill ~ age", SCHEMA, family="bernoulli", num_draws=100).plot(
+        tmp_path / "prior.png"
+    )
     assert (tmp_path / "prior.png").stat().st_size > 5_000
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["no", "yes"]

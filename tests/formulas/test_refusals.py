@@ -101,7 +101,12 @@ CODE = [
 @pytest.mark.parametrize("code", CODE)
 def test_a_formula_executes_nothing(code: str, tmp_path: Path) -> None:
     code = code.format(file=tmp_path / "made")
-    for formula in (f"ill ~ age + {code}", f"{code} ~ age", f"prop({code}, 3) ~ age", f"Surv(cost, {code}) ~ age"):
+    for formula in (
+        f"ill ~ age + {code}",
+        f"{code} ~ age",
+        f"prop({code}, 3) ~ age",
+        f"Surv(cost, {code}) ~ age",
+    ):
         with pytest.raises(ValueError, match=r"formula|left side"):
             Design(formula, SCHEMA, "bernoulli")
     assert not list(tmp_path.iterdir())
@@ -129,8 +134,12 @@ def test_names_and_categories_that_results_have_for_other_things() -> None:
         Design("cost ~ age + shape", Schema(columns=(*SCHEMA.columns, shape)), "gamma")
     level = Column(name="region[south]", kind=Kind.REAL, bounds=(0, 1))
     with pytest.raises(ValueError, match="have one name"):
-        Design("ill ~ region + `region[south]`", Schema(columns=(*SCHEMA.columns, level)), "bernoulli")
-    odd = Column(name="odd", kind=Kind.CATEGORICAL, categories=("missing", "b"), missing=Missing.INDICATOR)
+        Design(
+            "ill ~ region + `region[south]`", Schema(columns=(*SCHEMA.columns, level)), "bernoulli"
+        )
+    odd = Column(
+        name="odd", kind=Kind.CATEGORICAL, categories=("missing", "b"), missing=Missing.INDICATOR
+    )
     with pytest.raises(ValueError, match="'missing' beside the level"):
         Design("ill ~ age + odd", Schema(columns=(*SCHEMA.columns, odd)), "bernoulli")
 
@@ -210,7 +219,9 @@ def test_cells_outside_are_refused_without_a_value() -> None:
 
 def test_too_many_effects() -> None:
     groups = tuple(map(str, range(600)))
-    schema = Schema(columns=(*SCHEMA.columns, Column(name="group", kind=Kind.CATEGORICAL, categories=groups)))
+    schema = Schema(
+        columns=(*SCHEMA.columns, Column(name="group", kind=Kind.CATEGORICAL, categories=groups))
+    )
     cells = table() | {"group": np.resize(groups, 60)}
     with pytest.raises(ValueError, match="too large for a fit with intervals"):
         dp.regress("ill ~ age + (1 | group)", cells, schema, family="bernoulli", epsilon=1.0)

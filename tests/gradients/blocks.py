@@ -1,7 +1,8 @@
 """The registry of blocks: the ways in which programs use parameters, from which networks are generated.
 
-A block draws its parameters and returns them with a function (parameters, x, record) -> y that maps (positions,
-width) to (positions, width). Its name is part of its leaves' names, so a failure says which use was misread.
+A block draws its parameters and returns them with a function (parameters, x, record) -> y that maps
+(positions, width) to (positions, width). Its name is part of its leaves' names, so a failure says
+which use was misread.
 """
 
 from __future__ import annotations

@@ -121,7 +121,12 @@ def stacked_layers_there_and_back(rng, length, width):
 
         x = lax.scan(layers, x, p["w"])[0]
         x = lax.scan(layers, x, p["w"], reverse=True)[0]
-        return x + lax.scan(lambda h, w: (jnp.tanh(h @ w.T), None), x, p["w"].reshape(6, width, width))[0]
+        return (
+            x
+            + lax.scan(lambda h, w: (jnp.tanh(h @ w.T), None), x, p["w"].reshape(6, width, width))[
+                0
+            ]
+        )
 
     return p, apply
 
@@ -158,7 +163,9 @@ def branch_on_a_parameter(rng, length, width):
     p = {"w": normal(rng, width, width), "t": normal(rng)}
 
     def apply(p, x, record):
-        return lax.cond(p["t"] > 0, lambda x: jnp.tanh(x @ p["w"]), lambda x: x @ p["w"] @ p["w"] + p["t"], x)
+        return lax.cond(
+            p["t"] > 0, lambda x: jnp.tanh(x @ p["w"]), lambda x: x @ p["w"] @ p["w"] + p["t"], x
+        )
 
     return p, apply
 
@@ -169,7 +176,9 @@ def switch_in_a_loop(rng, length, width):
 
     def apply(p, x, record):
         ways = [lambda h: jnp.tanh(h @ p["w"]), lambda h: jnp.sin(h @ p["v"] + p["b"]), lambda h: h]
-        return lax.scan(lambda h, i: (lax.switch((record["flag"] + i) % 3, ways, h), None), x, jnp.arange(3))[0]
+        return lax.scan(
+            lambda h, i: (lax.switch((record["flag"] + i) % 3, ways, h), None), x, jnp.arange(3)
+        )[0]
 
     return p, apply
 
@@ -197,7 +206,9 @@ def jit_called_twice(rng, length, width):
 @block
 def checkpoint(rng, length, width):
     p = {"w": normal(rng, width, width), "b": normal(rng, width)}
-    policy = pick(rng, None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable)
+    policy = pick(
+        rng, None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable
+    )
 
     def apply(p, x, record):
         def layer(x, w):
@@ -262,7 +273,9 @@ def step_inside(rng, length, width):
     p = {"w": normal(rng, width, 2)}
 
     def apply(p, x, record):
-        return jnp.tanh(x @ (p["w"] - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - 1.0) ** 2))(p["w"])))
+        return jnp.tanh(
+            x @ (p["w"] - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - 1.0) ** 2))(p["w"]))
+        )
 
     return p, apply
 
@@ -284,7 +297,9 @@ def particles(rng, length, width):
 @block
 def a_weight_per_particle(rng, length, width):
     p = {"w": normal(rng, 3, width, 2), "b": normal(rng, 3, 2)}
-    return p, lambda p, x, record: jax.vmap(lambda w, b: jnp.tanh(x @ w + b))(p["w"], p["b"]).mean(axis=0)
+    return p, lambda p, x, record: jax.vmap(lambda w, b: jnp.tanh(x @ w + b))(p["w"], p["b"]).mean(
+        axis=0
+    )
 
 
 @block

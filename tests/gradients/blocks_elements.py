@@ -14,7 +14,9 @@ from .blocks import VOCABULARY, block, normal
 @block
 def embedding(rng, length, width):
     p = {"table": normal(rng, VOCABULARY, 3, scale=1.0)}
-    return p, lambda p, x, record: jnp.concatenate([x, p["table"][record["token"]][:length]], axis=1)[:, -4:]
+    return p, lambda p, x, record: jnp.concatenate(
+        [x, p["table"][record["token"]][:length]], axis=1
+    )[:, -4:]
 
 
 @block
@@ -35,7 +37,11 @@ def embedding_out_of_range(rng, length, width):
 
     def apply(p, x, record):
         dropped = p["table"].at[record["token"] + 1].get(mode="fill", fill_value=0.5)
-        return x + dropped.sum(axis=0) + p["table"].at[-1 - record["token"]].get(mode="clip").sum(axis=0)
+        return (
+            x
+            + dropped.sum(axis=0)
+            + p["table"].at[-1 - record["token"]].get(mode="clip").sum(axis=0)
+        )
 
     return p, apply
 
@@ -45,14 +51,21 @@ def embedding_in_a_loop(rng, length, width):
     p = {"table": normal(rng, VOCABULARY, width)}
     return (
         p,
-        lambda p, x, record: x + lax.scan(lambda h, i: (jnp.sin(h + p["table"][i]), None), x[0], record["token"])[0],
+        lambda p, x, record: (
+            x + lax.scan(lambda h, i: (jnp.sin(h + p["table"][i]), None), x[0], record["token"])[0]
+        ),
     )
 
 
 @block
 def lookup_of_one_number(rng, length, width):
     p = {"table": normal(rng, VOCABULARY, 4), "offset": normal(rng, 7)}
-    return p, lambda p, x, record: x * p["table"][record["token"][0], record["flag"]] + p["offset"][record["flag"]]
+    return (
+        p,
+        lambda p, x, record: (
+            x * p["table"][record["token"][0], record["flag"]] + p["offset"][record["flag"]]
+        ),
+    )
 
 
 @block
@@ -68,7 +81,12 @@ def window_of_a_leaf(rng, length, width):
 @block
 def one_hot_lookup(rng, length, width):
     p = {"table": normal(rng, VOCABULARY, width)}
-    return p, lambda p, x, record: x + (jax.nn.one_hot(record["token"], VOCABULARY) @ p["table"]).mean(axis=0)
+    return (
+        p,
+        lambda p, x, record: (
+            x + (jax.nn.one_hot(record["token"], VOCABULARY) @ p["table"]).mean(axis=0)
+        ),
+    )
 
 
 # Elementwise parameters.
@@ -80,7 +98,10 @@ def layer_norm(rng, length, width):
 
     def apply(p, x, record):
         centred = x - x.mean(axis=-1, keepdims=True)
-        return centred * lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 0.1) * p["scale"] + p["b"]
+        return (
+            centred * lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 0.1) * p["scale"]
+            + p["b"]
+        )
 
     return p, apply
 
@@ -99,7 +120,9 @@ def biases_of_every_shape(rng, length, width):
 @block
 def softplus_scale(rng, length, width):
     p = {"raw": normal(rng, width), "temperature": normal(rng)}
-    return p, lambda p, x, record: jnp.tanh(x * jax.nn.softplus(p["raw"]) / jnp.exp(p["temperature"]))
+    return p, lambda p, x, record: jnp.tanh(
+        x * jax.nn.softplus(p["raw"]) / jnp.exp(p["temperature"])
+    )
 
 
 @block
@@ -123,7 +146,9 @@ def gram_matrix(rng, length, width):
 @block
 def sorted_and_summed(rng, length, width):
     p = {"cuts": normal(rng, width, scale=1.0), "steps": normal(rng, width)}
-    return p, lambda p, x, record: jnp.tanh(x - jnp.sort(p["cuts"]) + jnp.cumsum(jnp.exp(p["steps"])))
+    return p, lambda p, x, record: jnp.tanh(
+        x - jnp.sort(p["cuts"]) + jnp.cumsum(jnp.exp(p["steps"]))
+    )
 
 
 @block

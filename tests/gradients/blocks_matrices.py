@@ -33,7 +33,9 @@ def dense_weight_transposed(rng, length, width):
 @block
 def dense_out_of_a_flat_leaf(rng, length, width):
     p = {"flat": normal(rng, width * 2 + 2)}
-    return p, lambda p, x, record: jnp.tanh(x @ p["flat"][: width * 2].reshape(width, 2) + p["flat"][width * 2 :])
+    return p, lambda p, x, record: jnp.tanh(
+        x @ p["flat"][: width * 2].reshape(width, 2) + p["flat"][width * 2 :]
+    )
 
 
 @block
@@ -51,7 +53,10 @@ def dense_tied_to_its_transpose(rng, length, width):
 @block
 def dense_over_all_positions(rng, length, width):
     p = {"w": normal(rng, length, width, 3, scale=0.3)}
-    return p, lambda p, x, record: jnp.tanh(jnp.tensordot(x, p["w"], axes=2))[None] * jnp.ones((2, 1))
+    return (
+        p,
+        lambda p, x, record: jnp.tanh(jnp.tensordot(x, p["w"], axes=2))[None] * jnp.ones((2, 1)),
+    )
 
 
 @block
@@ -81,7 +86,9 @@ def heads_with_batched_weights(rng, length, width):
 @block
 def outer_product(rng, length, width):
     p = {"w": normal(rng, 2)}
-    return p, lambda p, x, record: jnp.tanh(jnp.einsum("ld,e->led", x, p["w"])).reshape(length, 2 * width)
+    return p, lambda p, x, record: jnp.tanh(jnp.einsum("ld,e->led", x, p["w"])).reshape(
+        length, 2 * width
+    )
 
 
 @block
@@ -145,7 +152,9 @@ def wide_accumulation(rng, length, width):
     p = {"w": normal(rng, width, 3).astype(jnp.bfloat16)}
 
     def apply(p, x, record):
-        return jnp.tanh(jnp.matmul(x.astype(jnp.bfloat16), p["w"], preferred_element_type=jnp.float32))
+        return jnp.tanh(
+            jnp.matmul(x.astype(jnp.bfloat16), p["w"], preferred_element_type=jnp.float32)
+        )
 
     return p, apply
 
@@ -244,7 +253,12 @@ def convolution_of_images(rng, length, width):
         image = x[None, :, None, :] * jnp.asarray([1.0, 2.0, -1.0, 0.5])[None, None, :, None]
         padding = "VALID" if valid and length > 1 else "SAME"
         out = lax.conv_general_dilated(
-            image, p["kernel"], (1, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"), rhs_dilation=(1, 1)
+            image,
+            p["kernel"],
+            (1, 2),
+            padding,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            rhs_dilation=(1, 1),
         )
         return jnp.tanh(out[0]).reshape(out.shape[1], -1)
 

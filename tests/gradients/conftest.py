@@ -33,12 +33,16 @@ class Measure:
         return math.sqrt(sum(float(np.square(x).sum()) for x in leaves))
 
     @staticmethod
-    def alone(engine: Any, record_loss: Any, parameters: Any, records: Any, norm: Any, channels: Channels):
+    def alone(
+        engine: Any, record_loss: Any, parameters: Any, records: Any, norm: Any, channels: Channels
+    ):
         """Compute each row's own contribution: the engine on batches of that one row. Leaves gain a leading row axis."""
 
         def row(record: Any) -> tuple[Any, ...]:
             batch = jax.tree.map(lambda x: x[None], record)
-            return tuple(engine(record_loss, parameters, batch, jnp.ones(1, bool), norm, channels)[:3])
+            return tuple(
+                engine(record_loss, parameters, batch, jnp.ones(1, bool), norm, channels)[:3]
+            )
 
         return jax.lax.map(row, records)
 
@@ -56,7 +60,8 @@ class Measure:
             got: what an engine returned.
             want: what it should have.
             scales: for each leaf the sum of the rows' norms of its clipped gradients.
-            tolerance: relative to the leaf's scale; a millionth of all leaves' scale is always allowed.
+            tolerance: relative to the leaf's scale; a millionth of all leaves' scale is always
+                allowed.
         """
         assert jax.tree.structure(got.gradient) == jax.tree.structure(want.gradient)
         named = jax.tree_util.tree_leaves_with_path(want.gradient)
@@ -71,7 +76,9 @@ class Measure:
             assert off <= allowed, f"leaf {name} is off by {off:.3g}, more than {allowed:.3g}"
         np.testing.assert_allclose(got.loss, want.loss, rtol=tolerance, atol=1e-5 * joint)
         np.testing.assert_allclose(got.count, want.count, rtol=1e-5, atol=1e-9)
-        assert float(got.l2_bound) == pytest.approx(float(want.l2_bound), rel=2e-4)  # with the rounding of sums
+        assert float(got.l2_bound) == pytest.approx(
+            float(want.l2_bound), rel=2e-4
+        )  # with the rounding of sums
 
     @staticmethod
     def array_sizes(compiled: Any) -> list[int]:

@@ -14,7 +14,8 @@ from . import blocks_control, blocks_elements, blocks_matrices  # noqa: F401
 from .blocks import BLOCKS, POSITIONS, VOCABULARY, WIDTH, Apply, normal
 
 ROWS = 6
-# Rounding to eight bits at other places than the reference does moves a gradient by about a per cent.
+# Rounding to eight bits at other places than the reference does moves a gradient by about a per
+# cent.
 LOW_PRECISION = {"bfloat16_matmul", "bfloat16_leaf", "wide_accumulation"}
 
 
@@ -36,7 +37,11 @@ def linear(head, x, record):
 
 def regularised(head, x, record):
     """A part of the loss that knows the parameters only, and a use of the same leaf in a layer."""
-    return squares(head, x, record) + 0.3 * jnp.sum(head["w"] ** 2) + jnp.sum(jnp.log1p(head["w"] ** 2))
+    return (
+        squares(head, x, record)
+        + 0.3 * jnp.sum(head["w"] ** 2)
+        + jnp.sum(jnp.log1p(head["w"] ** 2))
+    )
 
 
 def gaussian(head, x, record):

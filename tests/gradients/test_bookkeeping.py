@@ -62,7 +62,9 @@ def assert_close(left: Any, right: Any, atol: float) -> None:
 def test_a_batch_is_the_sum_of_its_rows(measure, run):
     p, records = problem()
     whole = run(p, records, jnp.ones(ROWS, bool), 0.5)
-    rows = measure.quick_jit(lambda r: measure.alone(BookKeepingEngine(), encoder, p, r, 0.5, CHANNELS))(records)
+    rows = measure.quick_jit(
+        lambda r: measure.alone(BookKeepingEngine(), encoder, p, r, 0.5, CHANNELS)
+    )(records)
     assert_close(tuple(whole[:3]), jax.tree.map(lambda x: np.asarray(x).sum(axis=0), rows), 1e-5)
 
 
@@ -105,7 +107,9 @@ def test_a_row_that_is_not_finite_is_as_if_absent(run, place, broken):
 
 
 NOT_FINITE = {
-    "the loss only": lambda p, r: jnp.sum(jnp.tanh(r["x"] @ p["w"])) + lax.stop_gradient(jnp.log(r["flag"])),
+    "the loss only": lambda p, r: (
+        jnp.sum(jnp.tanh(r["x"] @ p["w"])) + lax.stop_gradient(jnp.log(r["flag"]))
+    ),
     "the gradient only": lambda p, r: jnp.sqrt(jnp.sum(jnp.square(r["flag"] * (r["x"] @ p["w"])))),
     "a branch not taken": lambda p, r: jnp.sum(
         jnp.where(r["flag"] > 0, jnp.log(r["flag"] * (r["x"] @ p["w"]) ** 2), 1.0)
@@ -113,10 +117,18 @@ NOT_FINITE = {
     "the activation of an unused output": lambda p, r: (
         jnp.sum(((r["x"] / r["flag"]) @ p["w"])[:1] * 0.0) + jnp.sum(p["w"])
     ),
-    "a gradient that overflows": lambda p, r: jnp.sum(((r["x"] * jnp.where(r["flag"] > 0, 1.0, 1e30)) @ p["w"]) * 1e20),
-    "a norm that overflows": lambda p, r: jnp.sum((r["x"] * jnp.where(r["flag"] > 0, 1.0, 1e30)) @ p["w"]),
-    "a direct leaf": lambda p, r: jnp.sum(jnp.sqrt(jnp.abs(p["scale"] * r["flag"]))) + jnp.sum(r["x"] @ p["w"]),
-    "a direct leaf's loss": lambda p, r: jnp.sum(r["x"] @ p["w"]) - jnp.log(r["flag"]) * p["scale"][0],
+    "a gradient that overflows": lambda p, r: jnp.sum(
+        ((r["x"] * jnp.where(r["flag"] > 0, 1.0, 1e30)) @ p["w"]) * 1e20
+    ),
+    "a norm that overflows": lambda p, r: jnp.sum(
+        (r["x"] * jnp.where(r["flag"] > 0, 1.0, 1e30)) @ p["w"]
+    ),
+    "a direct leaf": lambda p, r: (
+        jnp.sum(jnp.sqrt(jnp.abs(p["scale"] * r["flag"]))) + jnp.sum(r["x"] @ p["w"])
+    ),
+    "a direct leaf's loss": lambda p, r: (
+        jnp.sum(r["x"] @ p["w"]) - jnp.log(r["flag"]) * p["scale"][0]
+    ),
 }
 
 
@@ -125,7 +137,10 @@ def test_whatever_is_not_finite_the_row_adds_nothing(measure, case):
     """Row 1 has a flag of zero. It adds nothing where the reference says so, and changes no other row's bits."""
     rng = np.random.default_rng(0)
     p = {"w": jnp.asarray(rng.normal(size=(4, 3)), jnp.float32), "scale": jnp.ones(4)}
-    records = {"x": jnp.asarray(rng.normal(size=(3, 2, 4)), jnp.float32), "flag": jnp.asarray([1.0, 0.0, 2.0])}
+    records = {
+        "x": jnp.asarray(rng.normal(size=(3, 2, 4)), jnp.float32),
+        "flag": jnp.asarray([1.0, 0.0, 2.0]),
+    }
 
     @measure.quick_jit
     def both(mask):
@@ -142,7 +157,10 @@ def test_whatever_is_not_finite_the_row_adds_nothing(measure, case):
 def test_a_row_that_is_not_finite_among_many_numbers(measure):
     """If masking rows is expensive, it happens only if a row is not finite; it must change no other row."""
     rng = np.random.default_rng(0)
-    p = {k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32) for k, shape in WIDE[wide_dense].items()}
+    p = {
+        k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32)
+        for k, shape in WIDE[wide_dense].items()
+    }
     records = jnp.asarray(rng.normal(size=(128, 256)), jnp.float32)
 
     @jax.jit
@@ -170,7 +188,9 @@ def test_a_pixel_that_no_kernel_sees_may_hold_anything(measure):
     def run(images):
         return BookKeepingEngine()(loss, kernel, images, jnp.ones(4, bool), 1.0, CHANNELS)
 
-    assert_close(run(images.at[1, 0, 0, 1].set(np.nan).at[2, 0, 1, 4].set(np.inf)), run(images), 1e-6)
+    assert_close(
+        run(images.at[1, 0, 0, 1].set(np.nan).at[2, 0, 1, 4].set(np.inf)), run(images), 1e-6
+    )
 
 
 def test_scales_that_square_out_of_range_cancel(measure):
@@ -212,7 +232,11 @@ def wide_table(p, r):
 
 
 def wide_loop(p, r):
-    return jnp.mean(lax.scan(lambda h, row: (jnp.tanh(h @ p["w"] + row), None), jnp.zeros(64), r.reshape(4, 64))[0])
+    return jnp.mean(
+        lax.scan(
+            lambda h, row: (jnp.tanh(h @ p["w"] + row), None), jnp.zeros(64), r.reshape(4, 64)
+        )[0]
+    )
 
 
 WIDE = {
@@ -227,13 +251,18 @@ WIDE = {
 def holds_a_gradient_per_row(measure, engine, loss) -> bool:
     rows = 32
     rng = np.random.default_rng(0)
-    p = {k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32) for k, shape in WIDE[loss].items()}
+    p = {
+        k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32) for k, shape in WIDE[loss].items()
+    }
     records = jnp.asarray(rng.normal(size=(rows, 256)), jnp.float32)
     args = p, records, jnp.ones(rows, bool)
-    compiled = jax.jit(lambda p, r, mask: engine(loss, p, r, mask, 1.0, CHANNELS)).lower(*args).compile()
+    compiled = (
+        jax.jit(lambda p, r, mask: engine(loss, p, r, mask, 1.0, CHANNELS)).lower(*args).compile()
+    )
     smallest = rows * min(x.size for x in p.values() if x.ndim > 1)
     too_large = max(measure.array_sizes(compiled)) >= smallest
-    # Two gradients may be there, the sum and one in the making, and some activations; not one for each row.
+    # Two gradients may be there, the sum and one in the making, and some activations; not one for
+    # each row.
     too_much = measure.temporary_bytes(compiled) >= 4 * smallest
     return too_large or too_much
 
@@ -262,7 +291,9 @@ def test_one_forward_and_one_backward():
         ).gradient  # in chunks of 32, 8 to spare
 
     flops = jax.jit(step).lower(p, x).compile().cost_analysis()["flops"]
-    plain = jax.jit(jax.grad(lambda p, x: jax.vmap(loss, (None, 0))(p, x).sum())).lower(p, x).compile()
+    plain = (
+        jax.jit(jax.grad(lambda p, x: jax.vmap(loss, (None, 0))(p, x).sum())).lower(p, x).compile()
+    )
     assert flops <= 1.25 * plain.cost_analysis()["flops"]
 
 
@@ -277,7 +308,11 @@ def test_explain_has_a_row_for_each_leaf():
         return encoder(p, r) + jnp.sum(jnp.sort(p["odd"]) * r["y"])
 
     report = str(BookKeepingEngine().explain(loss, p, jax.tree.map(lambda x: x[0], records), 100))
-    rows = {name: [line for line in report.splitlines() if name in line.split()[0]] for name in p if report}
+    rows = {
+        name: [line for line in report.splitlines() if name in line.split()[0]]
+        for name in p
+        if report
+    }
     for name, value in p.items():
         lines = [line for line in rows[name] if all(str(n) in line for n in value.shape)]
         assert lines, f"no row for {name} with its shape in\n{report}"
@@ -327,12 +362,18 @@ def test_it_runs_inside_other_programs(run):
         (jnp.arange(4.0), lambda p, r: (r @ p - 1.0) ** 2),
         (jnp.float32(0.3), lambda p, r: jnp.sum(p * r)),
         ([jnp.ones((4, 2)), (jnp.ones(2), {})], lambda p, r: jnp.sum(jnp.sin(r @ p[0] + p[1][0]))),
-        ({"w": jnp.ones((4, 2), jnp.bfloat16)}, lambda p, r: jnp.sum(r.astype(jnp.bfloat16) @ p["w"]).astype(float)),
+        (
+            {"w": jnp.ones((4, 2), jnp.bfloat16)},
+            lambda p, r: jnp.sum(r.astype(jnp.bfloat16) @ p["w"]).astype(float),
+        ),
         ({"w": jnp.ones((4, 2), jnp.float16)}, lambda p, r: jnp.sum(r @ p["w"])),
         ({"w": jnp.ones(4)}, lambda p, r: 3.0 + 0.0 * jnp.sum(r)),
         ({"w": jnp.ones(4)}, lambda p, r: jnp.sum(p["w"] ** 2)),
         ({"w": jnp.ones((4, 1))}, lambda p, r: jnp.sum(r[None] @ p["w"])),
-        ({"w": jnp.ones(4), "b": jnp.ones(())}, lambda p, r: jnp.sum(jnp.sin(r[None] @ p["w"] + p["b"]))),
+        (
+            {"w": jnp.ones(4), "b": jnp.ones(())},
+            lambda p, r: jnp.sum(jnp.sin(r[None] @ p["w"] + p["b"])),
+        ),
         ({"w": jnp.ones((1, 4))}, lambda p, r: jnp.sum(jnp.sin(r[None] @ p["w"].T + p["w"][:, 0]))),
     ],
     ids=[
@@ -358,12 +399,16 @@ def test_parameters_of_every_form(measure, p, loss):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-3 if left.ndim else 1e-5)
 
 
-@pytest.mark.parametrize("options", [{"microbatch_size": 4}, {"rows": 2}, {"memory_budget": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"microbatch_size": 4}, {"rows": 2}, {"memory_budget": 1}], ids=str
+)
 def test_microbatches_change_nothing(measure, run, options):
     """Records may hold random keys, which cannot be padded like numbers."""
     p, records = problem()
     keyed = {**records, "key": jax.random.split(jax.random.key(0), ROWS)}
-    sums = measure.quick_jit(lambda r, mask: BookKeepingEngine(**options)(encoder, p, r, mask, 0.5, CHANNELS))
+    sums = measure.quick_jit(
+        lambda r, mask: BookKeepingEngine(**options)(encoder, p, r, mask, 0.5, CHANNELS)
+    )
     for real in (0, 2, 3, ROWS):
         mask = jnp.arange(ROWS) < real
         assert_close(sums(keyed, mask), run(p, records, mask, 0.5), 1e-6)
@@ -371,15 +416,21 @@ def test_microbatches_change_nothing(measure, run, options):
 
 def test_double_precision_stays_double(measure):
     with jax.enable_x64(True):
-        p, records = jax.tree.map(lambda x: x.astype("float64") if x.dtype == "float32" else x, problem())
+        p, records = jax.tree.map(
+            lambda x: x.astype("float64") if x.dtype == "float32" else x, problem()
+        )
         args = encoder, p, records, jnp.ones(ROWS, bool), 0.5, Channels()
-        got, want = measure.quick_jit(lambda: (BookKeepingEngine()(*args), ReferenceEngine()(*args)))()
+        got, want = measure.quick_jit(
+            lambda: (BookKeepingEngine()(*args), ReferenceEngine()(*args))
+        )()
         assert {x.dtype for x in jax.tree.leaves(got.gradient)} == {np.dtype("float64")}
         # The margins for rounding are those of float32 either way.
         assert_close(got.gradient, want.gradient, 1e-5)
 
 
-@pytest.mark.parametrize("engine", [BookKeepingEngine(), ReferenceEngine()], ids=["book-keeping", "reference"])
+@pytest.mark.parametrize(
+    "engine", [BookKeepingEngine(), ReferenceEngine()], ids=["book-keeping", "reference"]
+)
 @pytest.mark.parametrize(
     ("p", "loss", "error"),
     [
@@ -403,4 +454,6 @@ def test_equal_engines_are_equal():
 
 def test_the_bound_is_that_of_gradient_loss_and_count(run):
     p, records = problem()
-    assert float(run(p, records, jnp.ones(ROWS, bool), 0.5).l2_bound) == pytest.approx(0.5 / math.sqrt(0.8), rel=1e-4)
+    assert float(run(p, records, jnp.ones(ROWS, bool), 0.5).l2_bound) == pytest.approx(
+        0.5 / math.sqrt(0.8), rel=1e-4
+    )

@@ -1,8 +1,9 @@
 """One record against the clipping norm: whatever it holds, what it adds is no longer than the bound.
 
-A norm taken from activations and cotangents, sum_st <a_s, a_t> <b_s, b_t>, loses all its digits where positions
-cancel: a record that knows this looks short and adds a long row. Each test here plays such a record against a layer
-whose activations and cotangents it can choose freely, and measures what comes out in float64.
+A norm taken from activations and cotangents, sum_st <a_s, a_t> <b_s, b_t>, loses all its digits
+where positions cancel: a record that knows this looks short and adds a long row. Each test here
+plays such a record against a layer whose activations and cotangents it can choose freely, and
+measures what comes out in float64.
 """
 
 from __future__ import annotations
@@ -21,11 +22,27 @@ from discreet.privacy.gradients import BookKeepingEngine, Channels, ClippedSum, 
 # Rounding to float32 of a row that is exactly as long as it may be, and no more.
 SLACK = 1 + 1e-5
 TOKENS = 3
-EXTREMES = [0.0, 1e-45, 1e-38, 1e-30, 1e-23, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e25, 3e38, math.inf, math.nan]
+EXTREMES = [
+    0.0,
+    1e-45,
+    1e-38,
+    1e-30,
+    1e-23,
+    1e-12,
+    1.0,
+    1e12,
+    1e18,
+    1e19,
+    1e25,
+    3e38,
+    math.inf,
+    math.nan,
+]
 
-# Layers: the loss is linear in the parameters, which are zero, so it stays finite whatever the gradient. They are arguments of
-# what is compiled: as constants, products with them are a fault of XLA's (`_jax.compiled`). A record holds activations a
-# (positions, inputs), cotangents b (positions, outputs) and tokens (positions,).
+# Layers: the loss is linear in the parameters, which are zero, so it stays finite whatever the
+# gradient. They are arguments of what is compiled: as constants, products with them are a fault of
+# XLA's (`_jax.compiled`). A record holds activations a (positions, inputs), cotangents b
+# (positions, outputs) and tokens (positions,).
 
 
 def dense(p, r):
@@ -39,13 +56,18 @@ def transposed(p, r):
 def tied(p, r):
     """Two uses of one leaf that cancel each other, each of one position when there are two."""
     half = len(r["a"]) // 2
-    return dense(p, jax.tree.map(lambda x: x[:half], r)) + transposed(p, jax.tree.map(lambda x: x[half:], r))
+    return dense(p, jax.tree.map(lambda x: x[:half], r)) + transposed(
+        p, jax.tree.map(lambda x: x[half:], r)
+    )
 
 
 def sliced(p, r):
     """Overlapping slices of one leaf that cancel each other."""
     out = r["b"].shape[1] - 1
-    first, second = jnp.sum((r["a"] @ p["w"][:, :out]) * r["b"][:, :out]), (r["a"] @ p["w"][:, 1:]) * r["b"][:, 1:]
+    first, second = (
+        jnp.sum((r["a"] @ p["w"][:, :out]) * r["b"][:, :out]),
+        (r["a"] @ p["w"][:, 1:]) * r["b"][:, 1:],
+    )
     return first - jnp.sum(second)
 
 
@@ -151,12 +173,20 @@ USES = {
 
 
 def parameters_of(layer: Any, inputs: int, outputs: int) -> dict[str, Any]:
-    return {name: value for name, value in parameter_values(inputs, outputs).items() if name in USES[layer].split()}
+    return {
+        name: value
+        for name, value in parameter_values(inputs, outputs).items()
+        if name in USES[layer].split()
+    }
 
 
-def attacks(rng: np.random.Generator, rows: int, positions: int, inputs: int, outputs: int) -> dict[str, Any]:
+def attacks(
+    rng: np.random.Generator, rows: int, positions: int, inputs: int, outputs: int
+) -> dict[str, Any]:
     """Rows whose positions cancel, at scales from 1e-12 to 1e12, and rows of extreme numbers."""
-    tokens = np.where(rng.random((rows, 1)) < 0.5, 0, rng.integers(-1, TOKENS + 1, (rows, positions)))
+    tokens = np.where(
+        rng.random((rows, 1)) < 0.5, 0, rng.integers(-1, TOKENS + 1, (rows, positions))
+    )
     a = np.repeat(rng.standard_normal((rows, 1, inputs)), positions, axis=1)
     b = np.repeat(rng.standard_normal((rows, 1, outputs)), positions, axis=1)
     # Constant rows cancel between overlapping slices too, one-hot rows between a table's two uses.
@@ -172,7 +202,9 @@ def attacks(rng: np.random.Generator, rows: int, positions: int, inputs: int, ou
     jitter = 10.0 ** rng.uniform(-9, 0, rows) * (rng.random(rows) < 0.5)
     a *= 1 + jitter[:, None, None] * rng.standard_normal(a.shape)
     scale = 10.0 ** rng.uniform(-3, 8, rows)
-    tilt = 10.0 ** rng.uniform(-4, 4, rows) * np.where(rng.random(rows) < 0.3, 10.0 ** rng.uniform(-25, 25, rows), 1)
+    tilt = 10.0 ** rng.uniform(-4, 4, rows) * np.where(
+        rng.random(rows) < 0.3, 10.0 ** rng.uniform(-25, 25, rows), 1
+    )
     spread = 10.0 ** (rng.uniform(0, 6, (rows, positions)) * (rng.random((rows, 1)) < 0.2))
     a *= (np.sqrt(scale) * tilt)[:, None, None] * spread[:, :, None]
     b *= (np.sqrt(scale) / tilt)[:, None, None] / spread[:, :, None]
@@ -184,7 +216,9 @@ def attacks(rng: np.random.Generator, rows: int, positions: int, inputs: int, ou
     return {"a": jnp.asarray(a), "b": jnp.asarray(b), "token": jnp.asarray(tokens, jnp.int32)}
 
 
-def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], rows: int, norm: float):
+def longest(
+    measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], rows: int, norm: float
+):
     """The longest contribution of a row, in units of the joint bound: each row alone in its batch."""
     records = attacks(np.random.default_rng(sum(sizes)), rows, *sizes)
     p = parameters_of(layer, *sizes[1:])
@@ -195,7 +229,8 @@ def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], 
     return norms.max() / both.joint_bound(float(np.float32(norm)))
 
 
-# positions, inputs, outputs: few positions make a Gram matrix the cheaper way, many make it the dearer one.
+# positions, inputs, outputs: few positions make a Gram matrix the cheaper way, many make it the
+# dearer one.
 SIZES = [(2, 6, 7), (4, 24, 16), (64, 4, 3)]
 
 
@@ -228,9 +263,15 @@ def naive(record_loss, parameters, records, mask, norm, channels):
     """A Gram matrix in float32, for `dense` alone: what the tests above must catch."""
     del record_loss
     a, b = records["a"] / jnp.sqrt(norm), records["b"] / jnp.sqrt(norm)
-    squared = jnp.sum(jnp.einsum("nsi,nti->nst", a, a) * jnp.einsum("nso,nto->nst", b, b), axis=(1, 2))
+    squared = jnp.sum(
+        jnp.einsum("nsi,nti->nst", a, a) * jnp.einsum("nso,nto->nst", b, b), axis=(1, 2)
+    )
     weights = row_weights(jnp.zeros(len(mask)), squared, parameters["w"].size, mask, norm, channels)
-    w = jnp.einsum("n,nsi,nso->io", weights.factor, *(jnp.where(weights.keep[:, None, None], x, 0) for x in (a, b)))
+    w = jnp.einsum(
+        "n,nsi,nso->io",
+        weights.factor,
+        *(jnp.where(weights.keep[:, None, None], x, 0) for x in (a, b)),
+    )
     return ClippedSum({"w": w * norm}, weights.loss, weights.count, 1.0)
 
 
@@ -240,7 +281,9 @@ def test_a_naive_gram_matrix_is_caught(measure, sizes):
     assert longest(measure, naive, dense, sizes, 400, 1.0) > 1.5
 
 
-@pytest.mark.parametrize("layer", [dense, convolved_wide, looked_up_and_tied, halves], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "layer", [dense, convolved_wide, looked_up_and_tied, halves], ids=lambda f: f.__name__
+)
 def test_the_bound_holds_among_other_rows(measure, layer):
     """The sum is rounded in another order when there are more rows: the bound must hold for that one."""
     rows, sizes = 16, (4, 24, 16)
@@ -248,7 +291,9 @@ def test_the_bound_holds_among_other_rows(measure, layer):
     assert longest_among_others(measure, layer, sizes, records, [1.0]) <= SLACK
 
 
-def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], records: Any, norms: list[float]):
+def longest_among_others(
+    measure: Any, layer: Any, sizes: tuple[int, int, int], records: Any, norms: list[float]
+):
     """The longest contribution when the other rows are there but masked out; all together no longer than their sum."""
     p, nothing = parameters_of(layer, *sizes[1:]), Channels()
     rows = len(records["token"])
@@ -270,7 +315,8 @@ def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], 
 def test_many_positions_that_all_round_the_same_way(measure, layer, residue):
     """One position of one, and a thousand of half a unit in its last place: a running sum loses them all.
 
-    Where a last position takes most of the first one back, what was lost is a large part of what is left.
+    Where a last position takes most of the first one back, what was lost is a large part of what is
+    left.
     """
     rows, sizes = 4, (1024, 4, 3)
     rng = np.random.default_rng(0)
@@ -280,13 +326,16 @@ def test_many_positions_that_all_round_the_same_way(measure, layer, residue):
     a = np.zeros((rows, 1024, 4)) + (np.arange(4) < np.arange(1, rows + 1)[:, None])[:, None]
     records = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
     records["token"] = jnp.zeros((rows, 1024), jnp.int32)
-    # What a sum loses depends on the first digits of what it starts with, and so on the factor that a row gets.
+    # What a sum loses depends on the first digits of what it starts with, and so on the factor that
+    # a row gets.
     norms = [0.01, 0.0115, 0.013, 0.015, 0.0172, 0.0198]
     assert longest_among_others(measure, layer, sizes, records, norms) <= SLACK
 
 
 @pytest.mark.parametrize(
-    "layer", [dense, tied, convolved_wide, looked_up_and_tied, heads, half_leaf], ids=lambda f: f.__name__
+    "layer",
+    [dense, tied, convolved_wide, looked_up_and_tied, heads, half_leaf],
+    ids=lambda f: f.__name__,
 )
 def test_honest_rows_keep_their_length(measure, layer):
     """The price of the guard: rows whose positions do not cancel are as long as they should be."""
@@ -298,9 +347,13 @@ def test_honest_rows_keep_their_length(measure, layer):
     exact = measure.quick_jit(jax.vmap(jax.grad(layer), (None, 0)))(p, records)
     norms = measure.row_norms(exact)
     C = float(np.median(norms))
-    run = measure.quick_jit(lambda p, r: measure.alone(BookKeepingEngine(), layer, p, r, C, Channels())[0])
+    run = measure.quick_jit(
+        lambda p, r: measure.alone(BookKeepingEngine(), layer, p, r, C, Channels())[0]
+    )
     tolerance = 2e-2 if layer in (halves, half_leaf) else 2e-4
-    np.testing.assert_allclose(measure.row_norms(run(p, records)), np.minimum(norms, C), rtol=tolerance)
+    np.testing.assert_allclose(
+        measure.row_norms(run(p, records)), np.minimum(norms, C), rtol=tolerance
+    )
 
 
 # --- what norm and sum must agree on ----------------------------------------------------------
@@ -314,7 +367,9 @@ def _contribution(loss, p):
         mask, channels = jnp.ones(1, bool), Channels()
         return BookKeepingEngine()(loss, p, rows, mask, 1.0, channels).gradient
 
-    return lambda *row: float(np.linalg.norm(np.asarray(gradient(jax.tree.map(lambda x: x[None], row)), np.float64)))
+    return lambda *row: float(
+        np.linalg.norm(np.asarray(gradient(jax.tree.map(lambda x: x[None], row)), np.float64))
+    )
 
 
 @pytest.mark.parametrize("mode", ["fill", "clip"])
@@ -337,7 +392,11 @@ def test_an_index_means_the_same_row_for_norm_and_sum(dtype, mode, size):
         return scale * jnp.sum(p.at[index].get(mode=mode, wrap_negative_indices=False))
 
     contribution = _contribution(loss, jnp.zeros((size, 3)))
-    indices = [i for i in (0, 4, 44, 100, 200, 299, -1, -300, size - 1, size, size + 7) if facts.min <= i <= facts.max]
+    indices = [
+        i
+        for i in (0, 4, 44, 100, 200, 299, -1, -300, size - 1, size, size + 7)
+        if facts.min <= i <= facts.max
+    ]
     for i in indices:
         for j in (i, 3):
             assert contribution(np.array([i, j], dtype), np.float32(1e5)) <= SLACK, (i, j)
@@ -349,7 +408,9 @@ def test_a_slice_out_of_range_is_where_it_was_read(in_a_loop):
     def loss(p, row):
         pair, scale = row
         if in_a_loop:
-            return scale * jnp.sum(lax.map(lambda x: p[x[0]] * x[1], (pair, jnp.array([1.0, -1.0]))))
+            return scale * jnp.sum(
+                lax.map(lambda x: p[x[0]] * x[1], (pair, jnp.array([1.0, -1.0])))
+            )
         return scale * (p[pair[0]] - p[pair[1]])
 
     contribution = _contribution(loss, jnp.zeros(5))

@@ -39,7 +39,9 @@ def by_definition(mask: Any, C: float, channels: Channels, losses: Any, rows: An
         lambda x: np.tensordot(factor, np.asarray(x, np.float64), 1),
         rows,
     )
-    clipped = np.clip(np.asarray(losses, np.float64) - channels.center, -channels.bound, channels.bound)
+    clipped = np.clip(
+        np.asarray(losses, np.float64) - channels.center, -channels.bound, channels.bound
+    )
     loss = channels.loss_weight(C) * np.sum(np.where(mask, clipped, 0.0))
     within = norms <= C
     count = channels.count_weight(C) * np.array([np.sum(mask & within), np.sum(mask & ~within)])
@@ -61,7 +63,9 @@ def compare(engine: Any, network: Network, shares: tuple[float, float], mask: An
     for C in split_norms(norms):
         got = run(p, records, mask, jnp.float32(C))[0]
         factors = np.minimum(1.0, C / norms)
-        scales = jax.tree.map(lambda x, f=factors: float((f * Measure.row_norms([x]))[np.asarray(mask)].sum()), rows)
+        scales = jax.tree.map(
+            lambda x, f=factors: float((f * Measure.row_norms([x]))[np.asarray(mask)].sum()), rows
+        )
         Measure.assert_same(got, by_definition(mask, C, channels, losses, rows), scales, tolerance)
 
 
@@ -108,6 +112,8 @@ def test_no_record_of_any_scale_adds_more_than_the_bound(kinds, loss, seed, norm
     wild["y"] *= scales[1]
     wild["token"] += jnp.asarray(rng.choice([0, 0, -9, 9], wild["token"].shape), jnp.int32)
     both = Channels(0.1, 0.2, center=0.5, bound=2.0)
-    run = Measure.quick_jit(lambda p, r, C: Measure.alone(BookKeepingEngine(), record_loss, p, r, C, both))
+    run = Measure.quick_jit(
+        lambda p, r, C: Measure.alone(BookKeepingEngine(), record_loss, p, r, C, both)
+    )
     norms = Measure.row_norms(run(p, wild, jnp.float32(norm)))
     assert norms.max() <= both.joint_bound(norm) * (1 + 1e-5)

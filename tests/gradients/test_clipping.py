@@ -69,7 +69,9 @@ def test_a_record_that_is_not_finite_becomes_exactly_zero(broken):
     assert joint_norms(clipped)[1] == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("norm", [0.0, -1.0, math.inf, math.nan, np.float32("inf"), jnp.float32(-1)])
+@pytest.mark.parametrize(
+    "norm", [0.0, -1.0, math.inf, math.nan, np.float32("inf"), jnp.float32(-1)]
+)
 def test_a_norm_that_bounds_nothing_is_refused(norm):
     with pytest.raises(ValueError, match="positive and finite"):
         clip_records(jnp.ones((2, 2)), norm)

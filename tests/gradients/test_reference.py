@@ -17,7 +17,10 @@ def record_loss(u, record):
 
 def problem(size, seed=0):
     rng = np.random.default_rng(seed)
-    u = {"w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32), "v": jnp.asarray(rng.normal(size=4), jnp.float32)}
+    u = {
+        "w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32),
+        "v": jnp.asarray(rng.normal(size=4), jnp.float32),
+    }
     x = jnp.asarray(rng.normal(size=(size, 3)), jnp.float32)
     y = jnp.asarray(3 * rng.normal(size=size), jnp.float32)
     return u, [x, y]
@@ -121,7 +124,12 @@ def test_parameters_without_a_norm_are_refused():
 
 def conv(image, kernel, groups):
     return jax.lax.conv_general_dilated(
-        image[None], kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
+        image[None],
+        kernel,
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
     )[0]
 
 
@@ -133,7 +141,10 @@ def test_a_broken_image_does_not_show_in_the_gradients_of_others(engine):
         "k": jnp.asarray(rng.normal(size=(3, 3, 1, 4)), jnp.float32),
         "v": jnp.asarray(rng.normal(size=4), jnp.float32),
     }
-    images, channels = rng.normal(size=(6, 5, 5, 2)).astype(np.float32), Channels(0.02, center=1.0, bound=5.0)
+    images, channels = (
+        rng.normal(size=(6, 5, 5, 2)).astype(np.float32),
+        Channels(0.02, center=1.0, bound=5.0),
+    )
 
     @jax.jit
     def total(images, mask):

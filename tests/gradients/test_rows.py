@@ -10,7 +10,23 @@ from hypothesis import given, settings, strategies as st
 from discreet.privacy.gradients import BookKeepingEngine, Channels, ReferenceEngine, row_weights
 from discreet.privacy.gradients._rows import squared_norms
 
-EVERYTHING = [0.0, 1e-30, 1e-12, 1e-3, 0.7, 0.70001, 1.0, 3.0, 1e6, 1e18, 3e38, np.inf, np.nan, -1e6, -np.inf]
+EVERYTHING = [
+    0.0,
+    1e-30,
+    1e-12,
+    1e-3,
+    0.7,
+    0.70001,
+    1.0,
+    3.0,
+    1e6,
+    1e18,
+    3e38,
+    np.inf,
+    np.nan,
+    -1e6,
+    -np.inf,
+]
 
 
 @functools.cache
@@ -39,17 +55,23 @@ def contributions(gradients, losses, norm, channels):
     seed=st.integers(0, 10_000),
     dim=st.sampled_from([1, 2, 7, 3000]),
     norm=st.sampled_from([1e-6, 0.1, 1.0, 3.7, 1e6]),
-    shares=st.sampled_from([(0.0, 0.0), (0.02, 0.0), (0.0, 0.02), (0.02, 0.01), (0.5, 0.49), (0.01, 0.98)]),
+    shares=st.sampled_from(
+        [(0.0, 0.0), (0.02, 0.0), (0.0, 0.02), (0.02, 0.01), (0.5, 0.49), (0.01, 0.98)]
+    ),
     center=st.sampled_from([0.0, 7.5, -1e4]),
     bound=st.sampled_from([1e-3, 1.0, 3e4]),
 )
-def test_a_record_adds_at_most_the_joint_bound_whatever_it_holds(seed, dim, norm, shares, center, bound):
+def test_a_record_adds_at_most_the_joint_bound_whatever_it_holds(
+    seed, dim, norm, shares, center, bound
+):
     rng = np.random.default_rng(seed)
     scales = np.array([0.0, 1e-30, 1e-3, 0.5, 1.0, 1.0, 1.0001, 10.0, 1e9, 1e30])
     rows = rng.standard_normal((len(scales), dim))
     rows *= (norm * scales / np.linalg.norm(rows, axis=1))[:, None]
     with np.errstate(over="ignore"):
-        rows = np.concatenate([rows.astype(np.float32), rng.choice(EVERYTHING, (50, dim)).astype(np.float32)])
+        rows = np.concatenate(
+            [rows.astype(np.float32), rng.choice(EVERYTHING, (50, dim)).astype(np.float32)]
+        )
     losses = rng.choice(EVERYTHING, len(rows)).astype(np.float32)
     losses[rng.random(len(rows)) < 0.5] = 1e30
     channels = Channels(shares[0], shares[1], center=center, bound=bound)
@@ -113,7 +135,9 @@ def test_short_gradients_keep_their_length():
 
 
 def clipped_to(norm, engine=None):
-    return (engine or BookKeepingEngine())(jnp.dot, jnp.ones(2), jnp.ones((1, 2)), jnp.ones(1, bool), norm, Channels())
+    return (engine or BookKeepingEngine())(
+        jnp.dot, jnp.ones(2), jnp.ones((1, 2)), jnp.ones(1, bool), norm, Channels()
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,25 @@ def reference(p, r, mask):
 
 def problem():
     rng = np.random.default_rng(3)
-    p = {k: jnp.asarray(rng.normal(size=s), jnp.float32) for k, s in {"w": (6, 5), "b": (5,), "v": (5, 4)}.items()}
+    p = {
+        k: jnp.asarray(rng.normal(size=s), jnp.float32)
+        for k, s in {"w": (6, 5), "b": (5,), "v": (5, 4)}.items()
+    }
     return p, np.abs(rng.normal(size=(ROWS, 6))).astype(np.float32) + 0.1
 
 
-@pytest.fixture(scope="module", params=[{"rows": 32}, {"rows": 16}, {"rows": 16, "shuffled": True}], ids=str)
+@pytest.fixture(
+    scope="module", params=[{"rows": 32}, {"rows": 16}, {"rows": 16, "shuffled": True}], ids=str
+)
 def total(request):
     """The engine's sum, in one chunk, in two, and in two whose sums are in float32."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_bookkeeping, "_FEW", 0)
-        run = jax.jit(lambda p, r, mask: BookKeepingEngine(**request.param)(loss, p, r, mask, NORM, CHANNELS)[:3])
+        run = jax.jit(
+            lambda p, r, mask: BookKeepingEngine(**request.param)(loss, p, r, mask, NORM, CHANNELS)[
+                :3
+            ]
+        )
         p, records = problem()
         run(p, records, np.ones(ROWS, bool))  # compiled while the patch holds
         yield run
@@ -71,7 +80,8 @@ KINDS = [0.0, 1.0, -2.0, 0.3, 1e8, 1e15, 1e30, np.nan, np.inf, -np.inf]
 
 
 def two_layers(p, r):
-    # The last number tells on the loss alone: where it is not above zero, a finite gradient belongs to no loss.
+    # The last number tells on the loss alone: where it is not above zero, a finite gradient belongs
+    # to no loss.
     return 0.5 * jnp.sum(jnp.square(r[:3] @ p["w"] + p["b"])) + jnp.log(r[3])
 
 
@@ -87,9 +97,14 @@ def rows_of_all_kinds(rng):
 def test_every_batch_is_the_sum_of_its_rows_one_by_one(chunk):
     """Whatever rows stand beside it, at whatever place, a row adds what it adds alone."""
     rng = np.random.default_rng(chunk)
-    p = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(rng.normal(size=2), jnp.float32)}
+    p = {
+        "w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32),
+        "b": jnp.asarray(rng.normal(size=2), jnp.float32),
+    }
     batch = jax.jit(lambda r, m: BookKeepingEngine(chunk)(two_layers, p, r, m, NORM, CHANNELS)[:3])
-    alone = jax.jit(lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), NORM, CHANNELS)[:3])
+    alone = jax.jit(
+        lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), NORM, CHANNELS)[:3]
+    )
     pool = rows_of_all_kinds(rng)
     each = [jax.tree.map(np.asarray, alone(r)) for r in pool]
     counts = [any(np.any(x) for x in jax.tree.leaves(one)) for one in each]
@@ -103,7 +118,9 @@ def test_every_batch_is_the_sum_of_its_rows_one_by_one(chunk):
             picked = rng.choice(np.flatnonzero(~np.array(counts)), TINY)  # none that counts
         got = batch(pool[picked], mask)
         kept = [each[i] for i in picked[mask]]
-        want = jax.tree.map(lambda *x: np.sum(x, axis=0), jax.tree.map(np.zeros_like, each[0]), *kept)
+        want = jax.tree.map(
+            lambda *x: np.sum(x, axis=0), jax.tree.map(np.zeros_like, each[0]), *kept
+        )
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), got, want)
 
 
@@ -120,12 +137,15 @@ def inner(p, r):
 def made_up(d, count, together=1):
     """Rows of which the first decides where roundings go.
 
-    Long rows bring a float32 sum just above a power of two, the first record among them; each of the rest is 0.51 units in the
-    last place of that, or so many `together`: added there it is a whole unit, and below, without the first record, it is not.
+    Long rows bring a float32 sum just above a power of two, the first record among them; each of
+    the rest is 0.51 units in the last place of that, or so many `together`: added there it is a
+    whole unit, and below, without the first record, it is not.
     """
     unit, bits = np.float32(0.98 / np.sqrt(d)), 11
     long = np.full(int(np.ceil(2**bits / unit)), unit)
-    column = np.concatenate([long, np.full(count, np.float32(-0.51 / together * 2.0 ** (bits - 24)))])
+    column = np.concatenate(
+        [long, np.full(count, np.float32(-0.51 / together * 2.0 ** (bits - 24)))]
+    )
     return np.repeat(column[:, None], d, 1)
 
 
@@ -141,7 +161,9 @@ def moved(engine, d, count, together=1, padding=0):
         order = np.concatenate([[real - 1], np.arange(1, real - 1)])
     mask = np.arange(len(rows)) < len(order)
     without = run(jnp.zeros(d), rows[[*order, 0, *range(real, len(rows))]], mask)
-    return float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient))), float(whole.l2_bound)
+    return float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient))), float(
+        whole.l2_bound
+    )
 
 
 ENGINES = {
@@ -154,7 +176,8 @@ ENGINES = {
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 @pytest.mark.parametrize(
-    ("d", "count"), [(4, 20_000), (16, 5_000), pytest.param(16, 100_000, marks=pytest.mark.essential)]
+    ("d", "count"),
+    [(4, 20_000), (16, 5_000), pytest.param(16, 100_000, marks=pytest.mark.essential)],
 )
 def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d, count):
     """Casacuberta, Shoemate, Vadhan and Wagaman, CCS 2022. A float32 sum in one contraction moves by 98 C."""
@@ -167,7 +190,9 @@ def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d,
 @pytest.mark.parametrize("padding", [0, 1, 5_000])
 @pytest.mark.parametrize("microbatch", [1, 24, 128, 1_000])
 @pytest.mark.parametrize("kind", ["booked", "shuffled", "reference"])
-def test_repeated_rounding_whatever_the_microbatch_capacity_and_number(monkeypatch, kind, microbatch, padding):
+def test_repeated_rounding_whatever_the_microbatch_capacity_and_number(
+    monkeypatch, kind, microbatch, padding
+):
     """The worst that was seen is printed (`-s`): docs/arithmetic.md has it beside the bound."""
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     engine = ReferenceEngine(microbatch)
@@ -175,13 +200,17 @@ def test_repeated_rounding_whatever_the_microbatch_capacity_and_number(monkeypat
         engine = BookKeepingEngine(microbatch, 10_000, shuffled=kind == "shuffled")
     for d, count in (1, 4_321), (4, 20_000), (16, 3_000):
         distance, bound = moved(engine, d, count, padding=padding)
-        print(f"{kind}, microbatch {microbatch}, padding {padding}, {d} x {count}: {distance:.5f} of {bound:.5f}")
+        print(
+            f"{kind}, microbatch {microbatch}, padding {padding}, {d} x {count}: {distance:.5f} of {bound:.5f}"
+        )
         assert 0.9 < distance <= bound < 1.3
 
 
 def one_by_one(rows, mask):
     return jax.lax.scan(
-        lambda total, row: (total + row, None), jnp.zeros(rows.shape[1], rows.dtype), rows * mask[:, None]
+        lambda total, row: (total + row, None),
+        jnp.zeros(rows.shape[1], rows.dtype),
+        rows * mask[:, None],
     )[0]
 
 
@@ -191,7 +220,8 @@ def contracted(rows, mask):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("d", "count"), [(4, 20_000), pytest.param(4, 200_000, marks=pytest.mark.exhaustive), (16, 30_000)]
+    ("d", "count"),
+    [(4, 20_000), pytest.param(4, 200_000, marks=pytest.mark.exhaustive), (16, 30_000)],
 )
 def test_sum_records_moves_no_further_than_is_charged(d, count, dtype):
     """Other sums in float32 do; of them the certificate says so."""
@@ -201,7 +231,10 @@ def test_sum_records_moves_no_further_than_is_charged(d, count, dtype):
 
     def distance(total):
         with jax.enable_x64(dtype is np.float64):
-            sums = [np.asarray(jax.jit(total)(rows.astype(dtype), m), np.float64) for m in (mask, without)]
+            sums = [
+                np.asarray(jax.jit(total)(rows.astype(dtype), m), np.float64)
+                for m in (mask, without)
+            ]
         return float(np.linalg.norm(sums[0] - sums[1]))
 
     bound = 1.0 + _rows.rounding_of_records(len(rows), dtype)
@@ -220,7 +253,10 @@ def test_sums_in_blocks_are_off_by_no_more_than_is_charged():
     exact = np.array([math.fsum(column) for column in rows[mask].T])
     with jax.enable_x64(True):
         found = _rows.sum_records(rows, mask)
-    assert np.linalg.norm(np.asarray(found) - exact) <= _rows.rounding_of_records(len(rows), np.float64) - 2.0**-20
+    assert (
+        np.linalg.norm(np.asarray(found) - exact)
+        <= _rows.rounding_of_records(len(rows), np.float64) - 2.0**-20
+    )
 
 
 def test_the_bound_does_not_follow_the_table():
@@ -257,7 +293,9 @@ def test_a_long_chunk_is_summed_in_short_blocks(monkeypatch, blocks):
         monkeypatch.setattr(_bookkeeping, "_sum_of_blocks", lambda *args: in_blocks(*args[:-1], 1))
     rows = np.full((2000, 4), -0.51 * 2.0**-15, np.float32)
     rows[:1025] = 0.49995
-    run = jax.jit(lambda x, m: BookKeepingEngine(2000, shuffled=True)(inner, jnp.zeros(4), x, m, 1.0, PLAIN))
+    run = jax.jit(
+        lambda x, m: BookKeepingEngine(2000, shuffled=True)(inner, jnp.zeros(4), x, m, 1.0, PLAIN)
+    )
     whole = run(rows, np.ones(2000, bool))
     without = run(rows[[1999, *range(1, 1999), 0]], np.arange(2000) < 1999)
     distance = float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient)))
@@ -277,11 +315,16 @@ def test_a_running_sum_in_float32_loses_no_more_than_is_charged():
         return _rows.sum_doubles(jnp.where(keep, rows, 0)), jnp.ones(chunk, bool)
 
     def moved(thin):
-        both = [_sums.sum_by_chunks(exact, x, column < 2, chunk, thin=thin) for x in (column, column.at[0].set(0))]
+        both = [
+            _sums.sum_by_chunks(exact, x, column < 2, chunk, thin=thin)
+            for x in (column, column.at[0].set(0))
+        ]
         return float(both[0]) - float(both[1])
 
     assert moved(False) == 1.0
-    plain, charged = (_sums.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True))
+    plain, charged = (
+        _sums.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True)
+    )
     assert plain < moved(True) - 1.0 <= charged
 
 
@@ -291,7 +334,9 @@ def test_no_order_of_additions_loses_more_than_is_charged():
     for rows in range(2, 25):
         most[rows] = {}
         for left in range(1, rows // 2 + 1):
-            for (a, a2), (b, b2) in itertools.product(most[left].items(), most[rows - left].items()):
+            for (a, a2), (b, b2) in itertools.product(
+                most[left].items(), most[rows - left].items()
+            ):
                 depths = a + b + rows
                 most[rows][depths] = max(most[rows].get(depths, 0), a2 + b2 + 2 * (a + b) + rows)
         derived = math.sqrt(rows * max(most[rows].values())) * 2.0**-24
@@ -316,7 +361,11 @@ def test_half_of_what_is_charged_is_too_little():
     between = 2 * lost([128.0] * chunks)
     assert 0.55 < between / _sums.lost_between(128 * chunks, chunk) <= 1
     charged = _sums.rounding_of_sums(1000, 1000, block + _sums.SPARE, blocks=1, thin=True)
-    most = 4 * _sums.lost_within(block) + _sums.lost_between(1000, block + _sums.SPARE) + _sums.LEAST_LOST
+    most = (
+        4 * _sums.lost_within(block)
+        + _sums.lost_between(1000, block + _sums.SPARE)
+        + _sums.LEAST_LOST
+    )
     assert most <= charged <= most + 2.0**-22
 
 
@@ -336,7 +385,8 @@ def lanes(loss, parameters, records, engine):
 
     rng = np.random.default_rng(0)
     return [
-        [at(record, place, rng.integers(0, count, engine.rows)) for place in range(engine.rows)] for record in range(2)
+        [at(record, place, rng.integers(0, count, engine.rows)) for place in range(engine.rows)]
+        for record in range(2)
     ]
 
 
@@ -410,7 +460,9 @@ def test_nor_is_a_row_at_the_end_of_a_block_computed_otherwise(monkeypatch):
 def test_wider_vectors_have_more_spare_rows():
     """Measured: 4, 8 and 16 rows for 128, 256 and 512 bits; 8 by default with AVX-512."""
     wider = "--xla_foo=1 --xla_cpu_prefer_vector_width=512"
-    assert [_sums.floats_of_a_vector(x) for x in ("", wider, "--xla_cpu_prefer_vector_width=128")] == [8, 16, 8]
+    assert [
+        _sums.floats_of_a_vector(x) for x in ("", wider, "--xla_cpu_prefer_vector_width=128")
+    ] == [8, 16, 8]
     assert _sums.SPARE < _sums.LANES
 
 
@@ -418,7 +470,11 @@ def test_wider_vectors_have_more_spare_rows():
 def test_rows_are_alike_with_wider_vectors():
     """The same as above in a process whose vectors have 512 bits, where the machine has them."""
     test = f"{__file__}::test_no_row_of_a_batch_is_in_the_last_vector_of_a_loop"
-    environment = {**os.environ, "XLA_FLAGS": "--xla_cpu_prefer_vector_width=512", "JAX_COMPILATION_CACHE_DIR": ""}
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_cpu_prefer_vector_width=512",
+        "JAX_COMPILATION_CACHE_DIR": "",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     subprocess.run(command, env=environment, check=True, timeout=600)
 
@@ -445,7 +501,9 @@ def test_a_row_that_is_no_number_in_a_spare_place_counts_all_the_same(monkeypatc
 
     lengths = [np.linalg.norm(total(2, kind)) for kind in range(2)]
     np.testing.assert_array_equal([np.linalg.norm(total(kind, 2)) for kind in range(2)], lengths)
-    np.testing.assert_allclose(sorted(lengths), [1.0, 2.0], rtol=1e-4)  # one is a number where a batch's rows are
+    np.testing.assert_allclose(
+        sorted(lengths), [1.0, 2.0], rtol=1e-4
+    )  # one is a number where a batch's rows are
 
 
 def test_a_spare_row_that_is_no_number_changes_no_bit_of_the_sum(monkeypatch):
@@ -460,7 +518,9 @@ def test_a_spare_row_that_is_no_number_changes_no_bit_of_the_sum(monkeypatch):
         "table": np.ones((3, 6)),
     }
     weights = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), weights)
-    rows = jnp.asarray(rng.normal(size=(160, 6)) * 10.0 ** rng.uniform(-3, 3, (160, 1)), jnp.float32)
+    rows = jnp.asarray(
+        rng.normal(size=(160, 6)) * 10.0 ** rng.uniform(-3, 3, (160, 1)), jnp.float32
+    )
 
     def loss(p, r):
         hidden = jnp.tanh((r + p["table"][(r[0] > 0).astype(int)]) @ p["in"] + p["bias"])
@@ -473,7 +533,9 @@ def test_a_spare_row_that_is_no_number_changes_no_bit_of_the_sum(monkeypatch):
 
         monkeypatch.setattr(jax.lax, "switch", chosen)
         engine = BookKeepingEngine(160, shuffled=True)
-        return jax.jit(lambda *of: engine(loss, *of, 1.0, PLAIN).gradient)(weights, rows, jnp.arange(160) < 150)
+        return jax.jit(lambda *of: engine(loss, *of, 1.0, PLAIN).gradient)(
+            weights, rows, jnp.arange(160) < 150
+        )
 
     usual, other = total(0), total(1)
     assert seen
@@ -492,7 +554,9 @@ def nearly_orthogonal(rng, w, count):
 
 
 @pytest.mark.parametrize(
-    "engine", [BookKeepingEngine(), ReferenceEngine(), BookKeepingEngine(32, shuffled=True)], ids=str
+    "engine",
+    [BookKeepingEngine(), ReferenceEngine(), BookKeepingEngine(32, shuffled=True)],
+    ids=str,
 )
 @pytest.mark.parametrize(("d", "count"), [(100, 32), (24, 160)])
 def test_a_longer_table_is_summed_by_the_same_program(monkeypatch, engine, d, count):
@@ -504,9 +568,16 @@ def test_a_longer_table_is_summed_by_the_same_program(monkeypatch, engine, d, co
     @jax.jit
     def total(rows):
         return engine(
-            lambda p, r: 1e6 * jnp.square(jnp.sum(r * p)), w, rows, jnp.ones(len(rows), bool), 1.0, PLAIN
+            lambda p, r: 1e6 * jnp.square(jnp.sum(r * p)),
+            w,
+            rows,
+            jnp.ones(len(rows), bool),
+            1.0,
+            PLAIN,
         ).gradient
 
     for row in nearly_orthogonal(rng, w.astype(np.float64), 6):
         table = np.repeat(row[None], count, 0)
-        np.testing.assert_array_equal(total(table), total(np.concatenate([table, np.zeros((1, d), np.float32)])))
+        np.testing.assert_array_equal(
+            total(table), total(np.concatenate([table, np.zeros((1, d), np.float32)]))
+        )

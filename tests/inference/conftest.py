@@ -20,8 +20,8 @@ from discreet.methods.inference._step_keys import StepKeys
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.sampling import FullBatch, PoissonSampling
 
-# A clipping norm that no record of these tests reaches, and noise of 1e-5 on a sum of gradients: the private
-# step is then NumPyro's step, and whatever differs is a bug.
+# A clipping norm that no record of these tests reaches, and noise of 1e-5 on a sum of gradients:
+# the private step is then NumPyro's step, and whatever differs is a bug.
 NO_CLIPPING = 1e4
 NO_NOISE = 1e-9
 DECAY = 0.9
@@ -81,7 +81,9 @@ class Fits(NamedTuple):
             ours = self.params[name]
             if name.endswith("_loc"):
                 spread = self.numpyro_params[name.removesuffix("_loc") + "_scale"]
-                np.testing.assert_array_less(np.abs(ours - theirs) / spread, locations, err_msg=name)
+                np.testing.assert_array_less(
+                    np.abs(ours - theirs) / spread, locations, err_msg=name
+                )
             else:
                 np.testing.assert_array_less(np.abs(ours / theirs - 1.0), scales, err_msg=name)
 
@@ -105,8 +107,8 @@ class Twins:
             make_program: makes a fresh pair (model, guide).
             records: arguments of the model.
             loss: the ELBO.
-            num_steps: length of a fit; the step size falls to a hundredth, so that both end where the expected
-                gradient is zero.
+            num_steps: length of a fit; the step size falls to a hundredth, so that both end where
+                the expected gradient is zero.
             step_size: of Adam at the start.
             rate: sampling rate of the private fit.
             static: keyword arguments of model and guide.
@@ -117,7 +119,9 @@ class Twins:
         num_records = len(jax.tree.leaves(records)[0])
         model, guide = make_program()
         plan = make_exact_plan(num_records, num_steps, rate)
-        self.dpsvi = DPSVI(model, guide, optimizer, self.loss, plan=plan, loss_bound=1e5, loss_share=0.5, **static)
+        self.dpsvi = DPSVI(
+            model, guide, optimizer, self.loss, plan=plan, loss_bound=1e5, loss_share=0.5, **static
+        )
         self.key = random.key(7)
         self.state = self.dpsvi.init(self.key, *records)
         self.start = jax.tree.map(np.asarray, self.dpsvi.get_params(self.state))
@@ -132,7 +136,8 @@ class Twins:
         """Make one private step, and NumPyro's with the same draws of the global latents.
 
         Args:
-            rows: the first so many records are the batch, and ours is padded with NaN; None: all, unpadded.
+            rows: the first so many records are the batch, and ours is padded with NaN; None: all,
+                unpadded.
         """
         batch = self.records if rows is None else [x[:rows] for x in self.records]
         padding = 0 if rows is None else 3
@@ -145,14 +150,20 @@ class Twins:
 
         draw = StepKeys.derive(self.key).at(jnp.int32(0)).guide
         particles = self.loss.num_particles
-        draws = [draw] if particles == 1 else [jax.random.split(draw, particles)[i] for i in range(particles)]
+        draws = (
+            [draw]
+            if particles == 1
+            else [jax.random.split(draw, particles)[i] for i in range(particles)]
+        )
 
         def numpyro_loss(psi: Any) -> Any:
             params, single, total = self.constrain(psi), type(self.loss)(), 0.0
             for one in draws:
                 # The inner seed decides, so NumPyro's guide draws what ours drew.
                 guide = handlers.seed(self.guide, jax.random.split(one)[0])
-                total += single.loss(jax.random.key(1), params, self.model, guide, *batch, **self.static)
+                total += single.loss(
+                    jax.random.key(1), params, self.model, guide, *batch, **self.static
+                )
             return total / len(draws)
 
         value, expected = jax.jit(jax.value_and_grad(numpyro_loss))(psi)
@@ -169,7 +180,9 @@ class Twins:
         @jax.jit
         def loss(params: Any) -> Any:
             elbo = Trace_ELBO(particles)
-            return elbo.loss(jax.random.key(11), params, self.model, self.guide, *self.records, **self.static)
+            return elbo.loss(
+                jax.random.key(11), params, self.model, self.guide, *self.records, **self.static
+            )
 
         return Fits(ours, theirs, -float(loss(ours)), -float(loss(theirs)))
 

@@ -28,7 +28,9 @@ from discreet.privacy.sampling import Batch
 from discreet.tabular.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-MESH = jax.make_mesh((jax.device_count(),), ("records",))  # of four devices; pytest imports this file elsewhere, too
+MESH = jax.make_mesh(
+    (jax.device_count(),), ("records",)
+)  # of four devices; pytest imports this file elsewhere, too
 KEY, SAMPLING = dp.random.key(3), dp.PoissonSampling(0.5)
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan
@@ -37,7 +39,9 @@ X[5] = np.nan
 def loss(u, record, key):
     """The loss of one record, with random bits of its place in the batch and others of its own key."""
     (x,) = record
-    own = lax.fori_loop(0, 2, lambda i, sum: sum + jax.random.uniform(jax.random.fold_in(key, i)), 0.0)
+    own = lax.fori_loop(
+        0, 2, lambda i, sum: sum + jax.random.uniform(jax.random.fold_in(key, i)), 0.0
+    )
     return jnp.sum(jnp.square(u - x + jax.random.uniform(key, x.shape))) + own * jnp.sum(u)
 
 
@@ -54,7 +58,9 @@ def program(size, shards, rows):
         draws = Draws.of(loss, u, [row], keys[2], drawing.capacity)
         assert draws.requests  # some bits belong to places in the batch
         engine, channels = BookKeepingEngine(rows), Channels(0.02, 0.01)
-        total, right = clipped_sum(engine, draws, u, [leaf], batch, (keys[1], keys[2]), 1.0, channels, shards, where)
+        total, right = clipped_sum(
+            engine, draws, u, [leaf], batch, (keys[1], keys[2]), 1.0, channels, shards, where
+        )
         return batch, total[:3], right, release(keys[3], total, 1.5)
 
     return jax.jit(step)
@@ -63,7 +69,12 @@ def program(size, shards, rows):
 def one_step(size, blank, shards=None, rows=128):
     """Batch, sum, whether the bits were right, and what is released."""
     x = np.full_like(X[:size], np.nan) if blank else X[:size]
-    u, leaf, tables, where = jnp.zeros(3), jnp.asarray(x), jax.tree.map(jnp.asarray, SAMPLING.prepare(len(x))), []
+    u, leaf, tables, where = (
+        jnp.zeros(3),
+        jnp.asarray(x),
+        jax.tree.map(jnp.asarray, SAMPLING.prepare(len(x))),
+        [],
+    )
     if shards is not None:
         where = shards.where(KEY)
         (leaf,), (u, tables, where) = shards.place([x], where), shards.copied((u, tables, where))
@@ -86,7 +97,9 @@ def compare(size, *, blank=False, rows=128, drawn=False):
     assert bool(again[2])
     near = 0.0 if blank else 1e-5
     assert bool(np.any(total[0])) != blank  # if no record adds anything, what is released is noise
-    for ours, theirs in zip(jax.tree.leaves(again[1:]), jax.tree.leaves((total, right, released)), strict=True):
+    for ours, theirs in zip(
+        jax.tree.leaves(again[1:]), jax.tree.leaves((total, right, released)), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=near, atol=near)
 
 
@@ -120,7 +133,9 @@ ADD, PSUM, PART, WHERE = type(GAUSSIAN).add, lax.psum, Shards.part, Shards.where
 
 def on_each(function):
     everywhere, mesh = PartitionSpec(), Shards.of(MESH, 4).mesh
-    return jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+    )
 
 
 def key_per_device(self, key, leaves, *rest):
@@ -134,7 +149,10 @@ def key_per_device(self, key, leaves, *rest):
 
 def noise_on_each(self, key, leaves, *rest):
     def noised(key, *x):
-        return [value + PSUM(y - value, "records") for value, y in zip(x, ADD(self, key, [*x], *rest), strict=True)]
+        return [
+            value + PSUM(y - value, "records")
+            for value, y in zip(x, ADD(self, key, [*x], *rest), strict=True)
+        ]
 
     return on_each(noised)(key, *leaves)
 
@@ -199,17 +217,28 @@ def summed(monkeypatch, x, rows, device=None):
     Each record is on the device that is named, or else they are cut evenly.
     """
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
-    shards, (row,) = Shards.of(MESH, len(x), drawn=device is not None), [jax.ShapeDtypeStruct(x.shape[1:], x.dtype)]
+    shards, (row,) = (
+        Shards.of(MESH, len(x), drawn=device is not None),
+        [jax.ShapeDtypeStruct(x.shape[1:], x.dtype)],
+    )
     draws = Draws.of(pull, jnp.zeros(x.shape[1]), [row], KEY, len(rows))
-    engine, where = BookKeepingEngine(128, 1024, shuffled=True), [] if device is None else [shards.places(device)]
+    engine, where = (
+        BookKeepingEngine(128, 1024, shuffled=True),
+        [] if device is None else [shards.places(device)],
+    )
 
     @jax.jit
     def run(u, leaf, indices, where):
         batch = Batch(indices, jnp.ones(len(indices), bool))
-        total, _ = clipped_sum(engine, draws, u, [leaf], batch, (KEY, KEY), 1.0, Channels(), shards, where)
+        total, _ = clipped_sum(
+            engine, draws, u, [leaf], batch, (KEY, KEY), 1.0, Channels(), shards, where
+        )
         return total.gradient, jnp.float32(total.rounding)
 
-    (leaf,), parts = shards.place([x], where), (jnp.zeros(x.shape[1]), jnp.asarray(rows, jnp.int32), where)
+    (leaf,), parts = (
+        shards.place([x], where),
+        (jnp.zeros(x.shape[1]), jnp.asarray(rows, jnp.int32), where),
+    )
     u, indices, where = shards.copied(parts)
     total, rounding = run(u, leaf, indices, where)
     return np.asarray(total, np.float64), float(rounding)
@@ -222,19 +251,26 @@ def test_a_record_that_is_in_no_batch_leaves_its_sum_alone(monkeypatch):
     x[0] *= 10.0  # longer than C
     order, device = rng.permutation(np.arange(1, 240)), rng.integers(0, 4, 240)  # all but the first
     shorter = order - 1  # the same records in the table without the first
-    with_it, without = (summed(monkeypatch, *those)[0] for those in ((x, order, device), (x[1:], shorter, device[1:])))
+    with_it, without = (
+        summed(monkeypatch, *those)[0]
+        for those in ((x, order, device), (x[1:], shorter, device[1:]))
+    )
     np.testing.assert_array_equal(with_it, without)
     with_it, without = (summed(monkeypatch, *those)[0] for those in ((x, order), (x[1:], shorter)))
     assert 1e-8 <= np.linalg.norm(with_it - without) <= 1e-3
-    # In the batch it changes two blocks of its own device: it is last there, or the last one takes its place.
+    # In the batch it changes two blocks of its own device: it is last there, or the last one takes
+    # its place.
     (here, rounding), (without, _) = (
-        summed(monkeypatch, *those) for those in ((x, [*order, 0], device), (x[1:], shorter, device[1:]))
+        summed(monkeypatch, *those)
+        for those in ((x, [*order, 0], device), (x[1:], shorter, device[1:]))
     )
     assert 0.9 < np.linalg.norm(here - without) <= 1.0 + rounding
     assert 0.002 < rounding < 0.005
     # Where a record is replaced, an even cut moves none.
     replaced = np.concatenate([-x[:1], x[1:]])
-    np.testing.assert_array_equal(*(summed(monkeypatch, table, order)[0] for table in (x, replaced)))
+    np.testing.assert_array_equal(
+        *(summed(monkeypatch, table, order)[0] for table in (x, replaced))
+    )
     (here, _), (there, _) = (summed(monkeypatch, table, [0, *order]) for table in (x, replaced))
     assert 1.9 < np.linalg.norm(here - there) <= 2.0 * (1.0 + rounding)
 
@@ -272,7 +308,9 @@ def test_an_audit_over_devices_finds_noise_on_none(monkeypatch, planted):
     shards = Shards.of(MESH, 9)
     draws = Draws.of(pull, jnp.zeros(2), [jax.ShapeDtypeStruct((2,), jnp.float32)], KEY, 9)
     sampling = dp.FullBatch()
-    claim = plan(sampling=sampling, num_records=9, num_steps=1, noise_multiplier=2.0, target_delta=1e-3)
+    claim = plan(
+        sampling=sampling, num_records=9, num_steps=1, noise_multiplier=2.0, target_delta=1e-3
+    )
 
     def released(u, leaf, count, key):
         batch, engine = Batch(jnp.arange(9), jnp.arange(9) < count), BookKeepingEngine()
@@ -280,7 +318,10 @@ def test_an_audit_over_devices_finds_noise_on_none(monkeypatch, planted):
         return release(key, total, 2.0).gradient
 
     (leaf,), u = shards.place([np.full((9, 2), 0.5, np.float32)]), shards.copied(jnp.zeros(2))
-    nine, eight = (jax.tree_util.Partial(released, u, leaf, shards.copied(jnp.int32(count))) for count in (9, 8))
+    nine, eight = (
+        jax.tree_util.Partial(released, u, leaf, shards.copied(jnp.int32(count)))
+        for count in (9, 8)
+    )
     verdict = audit_mechanism(nine, eight, claim=claim, delta=1e-3, runs=400, progress_bar=False)
     jax.clear_caches()
     assert verdict.contradicted == planted, verdict
@@ -298,7 +339,9 @@ def model(y):
 def coins(y):
     logits = numpyro.sample("logits", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=jnp.where(y > 0.5, 1.0, 0.0))
+        numpyro.sample(
+            "y", dist.Bernoulli(logits=logits).to_event(1), obs=jnp.where(y > 0.5, 1.0, 0.0)
+        )
 
 
 def two(x, y):
@@ -339,7 +382,11 @@ FITS = {
         perturb="parameters",
     ),
     "latents of the records' own, a rate of each step": lambda: dp.DPSVI(
-        factors, AutoNormal(factors), Adam(0.05), plan=plan(rate_schedule=lambda t: 0.5 / (1 + t % 3)), local_updates=3
+        factors,
+        AutoNormal(factors),
+        Adam(0.05),
+        plan=plan(rate_schedule=lambda t: 0.5 / (1 + t % 3)),
+        local_updates=3,
     ),
     "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
 }
@@ -348,7 +395,9 @@ FITS = {
 @pytest.mark.parametrize("name", FITS)
 def test_a_fit_is_that_of_one_device(name):
     keep = {} if name == "Langevin" else {"keep_gradients": True}
-    mesh = MESH if keep else jax.sharding.Mesh(np.array(jax.devices()), ("records",))  # of type Explicit, and Auto
+    mesh = (
+        MESH if keep else jax.sharding.Mesh(np.array(jax.devices()), ("records",))
+    )  # of type Explicit, and Auto
     one = FITS[name]().run(KEY, X, progress_bar=False, **keep)
     four = FITS[name]().run(KEY, X, progress_bar=False, mesh=mesh, **keep)
     if keep:
@@ -356,7 +405,9 @@ def test_a_fit_is_that_of_one_device(name):
     np.testing.assert_allclose(four.trace.iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(four.losses, one.losses, rtol=1e-4, atol=1e-3)
     assert four.statement.epsilon == one.statement.epsilon
-    assert [note for note in four.statement.notes if "4 devices (cpu), along the axis 'records'" in note]
+    assert [
+        note for note in four.statement.notes if "4 devices (cpu), along the axis 'records'" in note
+    ]
 
 
 def product(y, own=False):
@@ -382,23 +433,37 @@ NOBODY_MOVES = {
 
 
 # With the fault planted the first one's parameters happen to be the same in float32.
-CASES = [*((name, False) for name in NOBODY_MOVES), *((name, True) for name in list(NOBODY_MOVES)[1:])]
+CASES = [
+    *((name, False) for name in NOBODY_MOVES),
+    *((name, True) for name in list(NOBODY_MOVES)[1:]),
+]
 
 
 @pytest.mark.parametrize(("name", "planted"), CASES)
 def test_a_record_that_is_in_no_batch_leaves_a_fit_alone(monkeypatch, name, planted):
     """The last one of 1,001, as batches are drawn from the others; a planted fault draws devices by the number of records."""
-    alone, x = PrivateStep.drawing, np.random.default_rng(0).normal(0.5, 1.0, (1001, 3)).astype(np.float32)
+    alone, x = (
+        PrivateStep.drawing,
+        np.random.default_rng(0).normal(0.5, 1.0, (1001, 3)).astype(np.float32),
+    )
 
     def of_the_others(self, sampling, leaves):
         drawing = alone(self, sampling, leaves)
-        return dataclasses.replace(sampling.drawing(1000), padding=drawing.num_records + drawing.padding - 1000)
+        return dataclasses.replace(
+            sampling.drawing(1000), padding=drawing.num_records + drawing.padding - 1000
+        )
 
     monkeypatch.setattr(PrivateStep, "drawing", of_the_others)
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)  # sums in float32, as of large models
     if planted:
-        monkeypatch.setattr(Shards, "where", lambda self, key: WHERE(self, jax.random.fold_in(key, self.num_records)))
-    fits = [NOBODY_MOVES[name]().run(KEY, rows, progress_bar=False, mesh=MESH) for rows in (x, x[:1000])]
+        monkeypatch.setattr(
+            Shards,
+            "where",
+            lambda self, key: WHERE(self, jax.random.fold_in(key, self.num_records)),
+        )
+    fits = [
+        NOBODY_MOVES[name]().run(KEY, rows, progress_bar=False, mesh=MESH) for rows in (x, x[:1000])
+    ]
     seen = [np.concatenate([fit.losses, fit.trace.iterates.reshape(-1)]) for fit in fits]
     assert np.array_equal(*seen, equal_nan=True) != planted  # Langevin's losses are NaN
 
@@ -409,14 +474,23 @@ def make():
 
 def test_the_recipe_of_the_page():
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
-    names = {"jax": jax, "dp": dp, "dpsvi": dp.DPSVI(two, AutoNormal(two), Adam(0.05), plan=plan()), "x": X, "y": X}
+    names = {
+        "jax": jax,
+        "dp": dp,
+        "dpsvi": dp.DPSVI(two, AutoNormal(two), Adam(0.05), plan=plan()),
+        "x": X,
+        "y": X,
+    }
     exec(page.split("```python")[1].split("```")[0], names)
     assert [note for note in names["result"].statement.notes if "4 devices" in note]
 
 
 def test_arrays_that_are_spread_already_one_debit_and_the_proof(tmp_path):
     """From an Explicit mesh, with that mesh around: no warning, and the same bits."""
-    rows, ledger = X[:40], dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3)
+    rows, ledger = (
+        X[:40],
+        dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3),
+    )
     spread = jax.device_put(rows, NamedSharding(MESH, PartitionSpec("records")))
     make().run(dp.random.key(), rows, progress_bar=False, mesh=MESH, ledger=ledger)
     assert len(ledger.debits) == 1
@@ -440,9 +514,15 @@ def shards_of(folder, x, shards):
 def test_a_table_in_shards_is_that_in_memory(tmp_path):
     """In the order of the shards; sums over devices round otherwise. Some of 60 are empty."""
     rows = np.delete(X, 5, axis=0)
-    assert shards_of(tmp_path / "4", rows, 4).x.shape == shards_of(tmp_path / "60", rows, 60).x.shape == rows.shape
+    assert (
+        shards_of(tmp_path / "4", rows, 4).x.shape
+        == shards_of(tmp_path / "60", rows, 60).x.shape
+        == rows.shape
+    )
     for shards in 4, 60:
-        memory = make().run(KEY, open_records(tmp_path / str(shards)).x, progress_bar=False, mesh=MESH)
+        memory = make().run(
+            KEY, open_records(tmp_path / str(shards)).x, progress_bar=False, mesh=MESH
+        )
         sharded = open_records(tmp_path / str(shards), mesh=MESH)
         options = {"progress_bar": False, "mesh": MESH, "checkpoint": tmp_path / f"saved {shards}"}
         fit = make().run(KEY, *sharded.arrays, **options)
@@ -455,7 +535,9 @@ def test_a_table_in_shards_is_that_in_memory(tmp_path):
     with pytest.raises(ValueError, match="folders of shards of other lengths"):
         make().run(KEY, open_records(tmp_path / "4", mesh=MESH).x, sharded.x, mesh=MESH)
     with pytest.raises(ValueError, match="among 3 devices"):
-        open_records(tmp_path / "4", mesh=jax.sharding.Mesh(np.array(jax.devices()[:3]), ("records",)))
+        open_records(
+            tmp_path / "4", mesh=jax.sharding.Mesh(np.array(jax.devices()[:3]), ("records",))
+        )
 
 
 def test_the_recipe_for_shards(tmp_path, monkeypatch):
@@ -495,7 +577,10 @@ def test_a_fit_goes_on_to_the_same_bits_and_on_no_other_devices(monkeypatch, tmp
         with pytest.raises(Crash):
             make().run(KEY, X[:40], mesh=MESH, **options)
     devices = np.array(jax.devices())
-    for mesh in (None, *(jax.sharding.Mesh(those, ("records",)) for those in (devices[:2], devices[::-1]))):
+    for mesh in (
+        None,
+        *(jax.sharding.Mesh(those, ("records",)) for those in (devices[:2], devices[::-1])),
+    ):
         with pytest.raises(ValueError, match="other options"):
             make().run(KEY, X[:40], mesh=mesh, **options)
     resumed = make().run(KEY, X[:40], mesh=MESH, **options)

@@ -56,7 +56,12 @@ def factors(y):
 
 
 def plan(**changes):
-    facts = {"num_steps": STEPS, "num_records": len(X), "noise_multiplier": 1.0, "clipping_norm": 1.0}
+    facts = {
+        "num_steps": STEPS,
+        "num_records": len(X),
+        "noise_multiplier": 1.0,
+        "clipping_norm": 1.0,
+    }
     return dp.PrivacyPlan(**{**facts, "sampling": dp.PoissonSampling(0.5), **changes})
 
 
@@ -92,7 +97,11 @@ class Part:
         jax.config.update("jax_disable_most_optimizations", True)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            f"127.0.0.1:{port}", count, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=20
+            f"127.0.0.1:{port}",
+            count,
+            number,
+            heartbeat_timeout_seconds=10,
+            shutdown_timeout_seconds=20,
         )
         self.number, self.count, self.folder = number, count, Path(folder)
         self.mesh = jax.make_mesh((jax.device_count(),), ("records",))
@@ -108,7 +117,10 @@ class Part:
     def same_on_all(self):
         for name, fit in FITS.items():
             result = self.run(fit(), dp.random.key(3))
-            self.note(name, [result.trace.iterates.tolist(), result.losses.tolist(), str(result.statement)])
+            self.note(
+                name,
+                [result.trace.iterates.tolist(), result.losses.tolist(), str(result.statement)],
+            )
         # Each has its own rows alone; and a secret key each, of which one is used.
         along = NamedSharding(self.mesh, PartitionSpec("records"))
         rows = X[20 * self.number : 20 * (self.number + 1)]
@@ -122,7 +134,9 @@ class Part:
         result = self.run(make(num_records=40), dp.random.key(3), whole)
         self.note("rows of its own", result.trace.iterates.tolist())
         records = open_records(self.folder / f"shards-{self.number}", mesh=self.mesh)
-        result = self.run(make(num_records=40), dp.random.key(3), records.x, checkpoint=self.folder / "in-shards")
+        result = self.run(
+            make(num_records=40), dp.random.key(3), records.x, checkpoint=self.folder / "in-shards"
+        )
         self.note("in shards", result.trace.iterates.tolist())
 
     def few_on_all(self):
@@ -135,7 +149,9 @@ class Part:
         ledger = dp.Ledger(budget) if self.number == 0 else None
         result = self.run(few, dp.random.key(), X[:9], keep_gradients=True, ledger=ledger)
         self.note("secret", [result.trace.iterates.tolist(), str(result.statement)])
-        self.note("certificate", repr(few.certify(X[:9], mesh=self.mesh, keep_gradients=True).event))
+        self.note(
+            "certificate", repr(few.certify(X[:9], mesh=self.mesh, keep_gradients=True).event)
+        )
 
     def refusals(self):
         """Before anything is spent, and named in both."""
@@ -164,7 +180,11 @@ class Part:
         refused("options", make(), delta=1e-6 if odd else 1e-5)
         refused("model", make(wide if odd else model))
         refused("mesh", make(), mesh=jax.sharding.Mesh(np.roll(jax.devices(), odd), ("records",)))
-        refused("part of a mesh", make(), mesh=jax.sharding.Mesh(np.array(jax.local_devices()), ("records",)))
+        refused(
+            "part of a mesh",
+            make(),
+            mesh=jax.sharding.Mesh(np.array(jax.local_devices()), ("records",)),
+        )
         refused("an argument", make(), delta=7.0 if odd else 1e-5)
         refused("checkpoint", make(), checkpoint=self.folder / "elsewhere" if odd else None)
         refused("budget", make(), dp.random.key(), ledger=ledger)
@@ -180,7 +200,10 @@ class Part:
         refused("versions", make())
         _dpsvi.versions = kept
         # A planted fault: each process draws its own noise, which is found when the fit ends.
-        kept, _saved.random.key_from_words = _saved.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
+        kept, _saved.random.key_from_words = (
+            _saved.random.key_from_words,
+            lambda *_, **__: dp.random.key(self.number),
+        )
         refused("key per process", make(), dp.random.key())
         _saved.random.key_from_words = kept
 
@@ -221,7 +244,9 @@ class Part:
         budget = self.folder / "third"
         if first and not budget.exists():
             dp.Ledger.create(budget, dataset="d", epsilon=100.0, delta=1e-3)
-        options = {"checkpoint": self.folder / "checkpoint", "ledger": dp.Ledger(budget)} if first else {}
+        options = (
+            {"checkpoint": self.folder / "checkpoint", "ledger": dp.Ledger(budget)} if first else {}
+        )
         result = self.run(make(factors, **changes), SECRET(), **options)
         self.note("resumed", [result.trace.iterates.tolist(), str(result.statement)])
 
@@ -231,7 +256,13 @@ class Part:
         for name, data in {"another mesh": X, "other data": X[::-1].copy()}.items():
             devices = np.array(jax.devices())[:: -1 if name == "another mesh" else 1]
             try:
-                self.run(make(factors), dp.random.key(), data, mesh=jax.sharding.Mesh(devices, ("records",)), **options)
+                self.run(
+                    make(factors),
+                    dp.random.key(),
+                    data,
+                    mesh=jax.sharding.Mesh(devices, ("records",)),
+                    **options,
+                )
             except ValueError as error:
                 self.note(name, str(error))
         _claims._used.clear()  # the same noise once more, for the same states
@@ -257,7 +288,10 @@ class Part:
     def fails(self):
         """The second process does what it is told, where it is told: by raising an error that nobody foresees, or by dying."""
         what, stage, victim = os.environ["FAILS"].split(",")
-        actions = {"raises": lambda: {}["planted"], "dies": lambda: os.kill(os.getpid(), signal.SIGKILL)}
+        actions = {
+            "raises": lambda: {}["planted"],
+            "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        }
         if self.number == int(victim) and stage in STAGES:
             self.act(stage, actions[what])
         self.note("began", time.time())
@@ -284,7 +318,12 @@ class Part:
         for turn, stage in enumerate(STAGES):
             if turn % self.count == self.number:
                 self.act(stage, lambda: time.sleep(1.5))
-        self.note("slept", self.run(make(), dp.random.key(3), checkpoint=self.folder / "slow").trace.iterates.tolist())
+        self.note(
+            "slept",
+            self.run(
+                make(), dp.random.key(3), checkpoint=self.folder / "slow"
+            ).trace.iterates.tolist(),
+        )
 
     def killed(self):
         """The process that is told dies so many seconds after its first step, or after its start."""

@@ -31,7 +31,12 @@ def fit(plan, model=pull, records=(SLOPES,), seed=1, guide=AutoDelta, optim=None
 
 
 def make_plan(clipping_norm, **changes):
-    facts = {"sampling": dp.PoissonSampling(0.1), "noise_multiplier": 2.0, "num_steps": 600, "num_records": N}
+    facts = {
+        "sampling": dp.PoissonSampling(0.1),
+        "noise_multiplier": 2.0,
+        "num_steps": 600,
+        "num_records": N,
+    }
     return dp.PrivacyPlan(clipping_norm=clipping_norm, **{**facts, **changes})
 
 
@@ -50,7 +55,8 @@ def test_c_settles_at_the_quantile_of_the_gradients_norms(quantile, start):
     path = result.clipping_norms
     assert path.shape == (600,)
     assert path[0] == pytest.approx(start * truth, rel=1e-6)
-    # b has noise of standard deviation 0.05 a step, and the path averages some twenty independent stretches.
+    # b has noise of standard deviation 0.05 a step, and the path averages some twenty independent
+    # stretches.
     assert np.exp(np.log(path[300:]).mean()) == pytest.approx(truth, rel=0.08)
     assert np.log(path[300:]).std() < 0.2
 
@@ -67,11 +73,15 @@ def test_c_settles_under_replace_one_too():
 
 def test_c_stays_within_its_public_bounds():
     path = fit(
-        make_plan(dp.AdaptiveClipping(quantile=0.5, initial=1.0, minimum=0.97, maximum=5.0), num_steps=200)
+        make_plan(
+            dp.AdaptiveClipping(quantile=0.5, initial=1.0, minimum=0.97, maximum=5.0), num_steps=200
+        )
     ).clipping_norms
     # The median is 1, so that noise takes C to the lower bound now and then.
     assert path.min() == pytest.approx(0.97)
-    far = fit(make_plan(dp.AdaptiveClipping(quantile=0.99, initial=1.0, maximum=1.5), num_steps=200)).clipping_norms
+    far = fit(
+        make_plan(dp.AdaptiveClipping(quantile=0.99, initial=1.0, maximum=1.5), num_steps=200)
+    ).clipping_norms
     assert far[-1] == pytest.approx(1.5, rel=0.1)
     assert far.max() <= np.float32(1.5)
 
@@ -84,7 +94,9 @@ def test_shares_of_clipped_and_of_dropped_records_are_released(rule):
     result = fit(make_plan(rule, num_steps=400), records=(table,))
     assert result.shares.shape == (400, 2)
     # Noise of 2 / sqrt(0.019) records on a batch of 200, and that of sampling, over 200 steps.
-    assert result.clipped.value == pytest.approx(np.mean(table > 1) if rule == 1.0 else 0.5, abs=0.025)
+    assert result.clipped.value == pytest.approx(
+        np.mean(table > 1) if rule == 1.0 else 0.5, abs=0.025
+    )
     assert result.counted.value == pytest.approx(0.9, abs=0.03)
     assert 0.003 < result.clipped.stderr < 0.01
     assert "had a gradient longer than C" in result.statement.notes[-1]
@@ -134,12 +146,17 @@ def test_update_moves_c_as_run_does():
 def test_a_fixed_norm_has_a_flat_path():
     result = fit(make_plan(0.7, num_steps=5))
     np.testing.assert_array_equal(result.clipping_norms, np.full(5, 0.7))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(result)).clipping_norms, result.clipping_norms)
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(result)).clipping_norms, result.clipping_norms
+    )
 
 
 def test_the_statement_names_the_count_among_what_left_the_data():
     statement = fit(make_plan(dp.AdaptiveClipping(count_share=0.02), num_steps=5)).statement
-    assert any("numbers of gradients within the clipping norm and beyond it, and so" in x for x in statement.released)
+    assert any(
+        "numbers of gradients within the clipping norm and beyond it, and so" in x
+        for x in statement.released
+    )
     # sqrt(0.98 / 0.96), each share on top of the other.
     assert sum("costing 1.0 % more noise" in what for what in statement.released) == 2
     assert statement.epsilon == make_plan(1.0, num_steps=5).epsilon(statement.delta)
@@ -206,7 +223,9 @@ def accuracy(survey):
     return of
 
 
-@pytest.mark.parametrize("factor", [pytest.param(x, marks=pytest.mark.exhaustive) for x in (0.01, 100.0)])
+@pytest.mark.parametrize(
+    "factor", [pytest.param(x, marks=pytest.mark.exhaustive) for x in (0.01, 100.0)]
+)
 def test_a_start_a_hundredfold_off_ends_near_the_tuned_norm(accuracy, factor):
     tuned = 3.0
     best = accuracy(tuned)

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 N = 64
 PLAN = dp.PrivacyPlan(
-    sampling=dp.PoissonSampling(0.25), clipping_norm=1.0, noise_multiplier=1.0, num_steps=3, num_records=N
+    sampling=dp.PoissonSampling(0.25),
+    clipping_norm=1.0,
+    noise_multiplier=1.0,
+    num_steps=3,
+    num_records=N,
 )
 X = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
 G = (np.arange(N) % 2).astype(np.int32)
@@ -51,7 +55,16 @@ def same(x):
         lambda x: jnp.sort(x, axis=0),
         lambda x: jnp.cumsum(x, axis=0),
     ],
-    ids=["shifted", "shifted-by-two", "shifted-by-three", "by-a-month", "by-half", "reversed", "sorted", "running-sum"],
+    ids=[
+        "shifted",
+        "shifted-by-two",
+        "shifted-by-three",
+        "by-a-month",
+        "by-half",
+        "reversed",
+        "sorted",
+        "running-sum",
+    ],
 )
 @pytest.mark.parametrize("which", ["x", "y"])
 def test_rows_that_are_moved_against_one_another_are_refused(turn, which):

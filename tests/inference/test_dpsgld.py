@@ -29,7 +29,12 @@ def model(xs: Any) -> None:
 
 
 def make_plan(**changes: Any) -> dp.PrivacyPlan:
-    facts = {"clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 50, "num_records": NUM_RECORDS}
+    facts = {
+        "clipping_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "num_steps": 50,
+        "num_records": NUM_RECORDS,
+    }
     return dp.PrivacyPlan(**{"sampling": dp.PoissonSampling(0.3), **facts, **changes})
 
 
@@ -68,7 +73,9 @@ TOLERANCE = 5 * np.sqrt(2 / SIZE)
 def sum_instead_of_the_larger(self: Any, i: Any, gradient: Any, state: Any) -> Any:
     key = jax.random.wrap_key_data(state.words, impl="threefry2x32")
     noise = {name: jax.random.normal(key, x.shape) for name, x in state.params.items()}
-    moved = {n: x - 0.5 * ETA * gradient[n] + jnp.sqrt(ETA) * noise[n] for n, x in state.params.items()}
+    moved = {
+        n: x - 0.5 * ETA * gradient[n] + jnp.sqrt(ETA) * noise[n] for n, x in state.params.items()
+    }
     return state._replace(params=moved)
 
 
@@ -84,7 +91,9 @@ def noise_of_a_step(share: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0, 4.0])
-def test_the_noise_is_the_larger_of_langevin_s_and_the_release_s(share: float, monkeypatch: Any) -> None:
+def test_the_noise_is_the_larger_of_langevin_s_and_the_release_s(
+    share: float, monkeypatch: Any
+) -> None:
     variance = noise_of_a_step(share)
     assert abs(variance["theta"] / (ETA * max(1.0, share)) - 1) < TOLERANCE
     # No record reaches a hyper-parameter, so that the release brings it no noise.
@@ -105,7 +114,8 @@ def test_a_run_knows_what_noise_its_release_brings(share: float) -> None:
             numpyro.factor("pull", xs * theta.sum())
 
     rate, norm, loss_share = 0.3, 0.5, 0.25
-    # sigma C / (q sqrt(1 - loss_share - 0.019)) is the noise of the gradient's estimate; the counts have the other share.
+    # sigma C / (q sqrt(1 - loss_share - 0.019)) is the noise of the gradient's estimate; the counts
+    # have the other share.
     multiplier = 2 * np.sqrt(share / ETA) * rate * np.sqrt(1 - loss_share - 0.019) / norm
     plan = make_plan(clipping_norm=norm, noise_multiplier=float(multiplier), num_steps=1)
     sgld = make(wide, plan, step_size=(ETA, 1.0, 0.0), burn_in=0.0, loss_share=loss_share)
@@ -133,7 +143,9 @@ def result(sgld: dp.DPSGLD) -> dp.inference.DPSGLDResult:
 
 
 @pytest.mark.essential
-def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: dp.inference.DPSGLDResult) -> None:
+def test_a_run_is_proved_and_costs_what_the_plan_says(
+    sgld: dp.DPSGLD, result: dp.inference.DPSGLDResult
+) -> None:
     statement = result.statement
     assert statement.is_private
     assert statement.method == "DPSGLD"
@@ -141,7 +153,9 @@ def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: d
     assert statement.horizon == 50
     assert any("Proved before it ran" in note for note in statement.notes)
     assert "guide" not in " ".join([*statement.released, *statement.public])
-    found, planned = (x.event.event.noise_multiplier for x in (sgld.certify(XS).event, sgld.plan.event()))
+    found, planned = (
+        x.event.event.noise_multiplier for x in (sgld.certify(XS).event, sgld.plan.event())
+    )
     assert planned <= found < planned * (1 + 1e-6)
 
 
@@ -157,7 +171,9 @@ def test_draws_are_the_thinned_tail_and_go_on_as_dpsvi_s(result: dp.inference.DP
 
 
 @pytest.mark.parametrize(("completed", "kept"), [(48, [12, 24, 36, 48]), (10, [10])])
-def test_a_trace_that_kept_every_fourth_step_is_thinned_as_well_as_it_can_be(completed: int, kept: list[int]) -> None:
+def test_a_trace_that_kept_every_fourth_step_is_thinned_as_well_as_it_can_be(
+    completed: int, kept: list[int]
+) -> None:
     """Also after Ctrl-C, when the last iterate is off the beat."""
     steps = np.array([*range(4, completed, 4), completed])
     outcome = SimpleNamespace(trace=SimpleNamespace(steps=steps), steps_completed=completed)
@@ -230,9 +246,21 @@ REFUSED: dict[str, tuple[Callable[[], dp.DPSGLD], Any, tuple[str, ...]]] = {
     "a falling a": (lambda: make(step_size=(-0.1, 1.0, 0.5)), ValueError, ("must be positive",)),
     "no b": (lambda: make(step_size=(0.1, 0.0, 0.5)), ValueError, ("must be positive",)),
     "a steep gamma": (lambda: make(step_size=(0.1, 1.0, 1.5)), ValueError, ("gamma from 0",)),
-    "steps of no size": (lambda: make(step_size=lambda t: 1.0 - 0.25 * t), ValueError, ("at step 4",)),
-    "steps that branch": (lambda: make(step_size=lambda t: 0.1 if t < 5 else 0.01), TypeError, ("jax.numpy",)),
-    "steps of a vector": (lambda: make(step_size=lambda t: jnp.ones(2)), ValueError, ("one number",)),
+    "steps of no size": (
+        lambda: make(step_size=lambda t: 1.0 - 0.25 * t),
+        ValueError,
+        ("at step 4",),
+    ),
+    "steps that branch": (
+        lambda: make(step_size=lambda t: 0.1 if t < 5 else 0.01),
+        TypeError,
+        ("jax.numpy",),
+    ),
+    "steps of a vector": (
+        lambda: make(step_size=lambda t: jnp.ones(2)),
+        ValueError,
+        ("one number",),
+    ),
     "all burnt in": (lambda: make(burn_in=1.0), ValueError, ("burn_in is 1.0",)),
     "thinned away": (lambda: make(thinning=51), ValueError, ("from 1 to 50",)),
     "a half thinning": (lambda: make(thinning=0.5), ValueError, ("an integer",)),
@@ -260,5 +288,7 @@ def test_options_are_fixed() -> None:
 
 
 def test_step_sizes_are_those_of_the_schedule() -> None:
-    np.testing.assert_allclose(step_sizes(as_schedule((1.0, 4.0, 0.5)), 3), [0.5, 1 / np.sqrt(5), 1 / np.sqrt(6)])
+    np.testing.assert_allclose(
+        step_sizes(as_schedule((1.0, 4.0, 0.5)), 3), [0.5, 1 / np.sqrt(5), 1 / np.sqrt(6)]
+    )
     np.testing.assert_allclose(step_sizes(lambda t: 1.0 / (1 + t), 2), [1.0, 0.5])

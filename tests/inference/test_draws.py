@@ -46,7 +46,9 @@ def inside_jit(u, x, key):
 
 
 def particles(u, x, key):
-    return jnp.mean(jax.vmap(lambda k: jnp.sum(u) * x * jax.random.normal(k))(jax.random.split(key, 5)))
+    return jnp.mean(
+        jax.vmap(lambda k: jnp.sum(u) * x * jax.random.normal(k))(jax.random.split(key, 5))
+    )
 
 
 def narrow(u, x, key):
@@ -82,7 +84,11 @@ def test_one_key_asked_twice_is_one_request():
     def loss(u, x, key):
         a, b = jax.random.split(key)
         again, _ = jax.random.split(key)
-        return jnp.sum(u) * x * (jax.random.normal(a) - jax.random.normal(again) + jax.random.normal(b))
+        return (
+            jnp.sum(u)
+            * x
+            * (jax.random.normal(a) - jax.random.normal(again) + jax.random.normal(b))
+        )
 
     assert len(draws_of(loss).requests) == 2
 
@@ -108,7 +114,9 @@ def test_a_rejection_sampler_keeps_its_key():
     draws = draws_of(loss)
     assert len(draws.requests) == 1
     bits = [jax.random.bits(jax.random.split(KEY)[0], draws.requests[0].shape)]
-    np.testing.assert_allclose(draws.loss(jnp.ones(2), RECORD, KEY, bits), loss(jnp.ones(2), RECORD, KEY), rtol=1e-6)
+    np.testing.assert_allclose(
+        draws.loss(jnp.ones(2), RECORD, KEY, bits), loss(jnp.ones(2), RECORD, KEY), rtol=1e-6
+    )
 
 
 def test_without_room_every_row_makes_its_own():
@@ -117,7 +125,9 @@ def test_without_room_every_row_makes_its_own():
     bits, right = draws.make(KEY, 4)
     assert bits == []
     assert bool(right)
-    np.testing.assert_allclose(draws.loss(jnp.ones(2), RECORD, KEY, bits), simple(jnp.ones(2), RECORD, KEY), rtol=1e-6)
+    np.testing.assert_allclose(
+        draws.loss(jnp.ones(2), RECORD, KEY, bits), simple(jnp.ones(2), RECORD, KEY), rtol=1e-6
+    )
     assert draws_of(simple, num_rows=_MOST_BYTES // 12).requests
 
 
@@ -149,7 +159,11 @@ def _guide(x):
 
 def _dpsvi():
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=1.0, num_steps=3, num_records=40
+        sampling=dp.PoissonSampling(0.5),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=3,
+        num_records=40,
     )
     return dp.DPSVI(_model, _guide, numpyro.optim.Adam(1e-2), plan=plan)
 
@@ -158,7 +172,9 @@ def test_draws_that_were_not_made_show(monkeypatch):
     """Draws may belong to places because they are secret: nothing of a step with others may be used."""
     honest = random.fast_bits
     monkeypatch.setattr(random, "fast_bits", lambda key, n: (honest(key, n)[0], jnp.array(False)))
-    result = _dpsvi().run(random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False)
+    result = _dpsvi().run(
+        random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False
+    )
     assert all(np.isnan(x).all() for x in jax.tree.leaves(result.last_params))
 
 
@@ -171,7 +187,9 @@ def test_noise_that_was_not_made_shows(monkeypatch):
         return released._replace(gradient=jax.tree.map(lambda x: x * jnp.nan, released.gradient))
 
     monkeypatch.setattr(mechanisms, "release", without_noise)
-    result = _dpsvi().run(random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False)
+    result = _dpsvi().run(
+        random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False
+    )
     assert all(np.isnan(x).all() for x in jax.tree.leaves(result.last_params))
 
 
@@ -186,7 +204,12 @@ def test_each_step_and_each_row_draws_anew(monkeypatch):
 
     monkeypatch.setattr(Draws, "make", watched)
     # A program that talks to the world has no proof.
-    _dpsvi().run(random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False, require_proof=False)
+    _dpsvi().run(
+        random.key(0),
+        np.linspace(-1, 1, 40, dtype=np.float32),
+        progress_bar=False,
+        require_proof=False,
+    )
     jax.effects_barrier()
     together = np.concatenate(seen)
     assert len(seen) == 3

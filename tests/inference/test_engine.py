@@ -28,7 +28,9 @@ def logistic(x, y):
 
 
 def _dense(name, rows, columns):
-    w = numpyro.param(f"{name}_w", lambda key: jax.random.normal(key, (rows, columns)) / np.sqrt(rows))
+    w = numpyro.param(
+        f"{name}_w", lambda key: jax.random.normal(key, (rows, columns)) / np.sqrt(rows)
+    )
     return lambda x: x @ w + numpyro.param(f"{name}_b", jnp.zeros(columns))
 
 
@@ -40,14 +42,21 @@ def vae(x):
 
 
 def vae_guide(x):
-    encode, width = _dense("encoder", D, 3), numpyro.param("width", 0.5, constraint=dist.constraints.positive)
+    encode, width = (
+        _dense("encoder", D, 3),
+        numpyro.param("width", 0.5, constraint=dist.constraints.positive),
+    )
     with numpyro.plate("data", N, x.shape[0]):
         numpyro.sample("z", dist.Normal(encode(x), width).to_event(1))
 
 
 def _make(model, guide, **options):
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.1), clipping_norm=0.5, noise_multiplier=1.0, num_steps=40, num_records=N
+        sampling=dp.PoissonSampling(0.1),
+        clipping_norm=0.5,
+        noise_multiplier=1.0,
+        num_steps=40,
+        num_records=N,
     )
     return dp.DPSVI(model, guide, numpyro.optim.Adam(1e-2), plan=plan, **options)
 
@@ -87,9 +96,12 @@ def _fit(monkeypatch, engine, model, guide, *data, **options):
 @pytest.mark.parametrize("kind", [pytest.param("logistic", marks=pytest.mark.exhaustive), "vae"])
 def test_the_fit_is_the_reference_s(monkeypatch, kind, engine, options):
     ours, reference = _fit(monkeypatch, engine, *_problem(kind), **options), _reference(kind)
-    # Same key, so the same batches and the same noise; Adam's first steps have unit length, so nothing is trivial.
+    # Same key, so the same batches and the same noise; Adam's first steps have unit length, so
+    # nothing is trivial.
     for name, value in reference.last_params.items():
-        np.testing.assert_allclose(ours.last_params[name], value, rtol=2e-3, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            ours.last_params[name], value, rtol=2e-3, atol=2e-4, err_msg=name
+        )
     np.testing.assert_allclose(ours.losses, reference.losses, rtol=1e-3)
 
 
@@ -117,7 +129,9 @@ def test_the_engine_explains_itself():
 def test_microbatch_size_limits_the_rows_at_once():
     dpsvi = _make(vae, vae_guide, microbatch_size=4)
     dpsvi.init(dp.random.key(0), _tables()[0])
-    assert dpsvi.explain_engine().microbatch_size == 16  # of other numbers XLA would compute the last rows otherwise
+    assert (
+        dpsvi.explain_engine().microbatch_size == 16
+    )  # of other numbers XLA would compute the last rows otherwise
 
 
 def test_a_release_that_is_no_number_shows(monkeypatch):

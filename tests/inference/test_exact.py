@@ -16,7 +16,14 @@ from scipy.stats import chi2, kstest
 from discreet import random
 from discreet.methods.inference import OnePosteriorSample, _exact
 from discreet.methods.inference._envelope import Bounded, LogSigmoid, Majorant, Parabola, envelope
-from discreet.methods.inference._exact import MOST, SPACING, ExactSampler, Proposals, Staircase, exponential
+from discreet.methods.inference._exact import (
+    MOST,
+    SPACING,
+    ExactSampler,
+    Proposals,
+    Staircase,
+    exponential,
+)
 from discreet.methods.inference._records import take_apart
 from discreet.methods.inference._tempering import TemperedPosterior
 from discreet.privacy.accounting import Relation
@@ -68,12 +75,16 @@ def case(number: int) -> Bounded:
     weights[0] *= 30.0
     curve: Any = Parabola() if number % 2 else LogSigmoid()
     floor = -rng.uniform(0.01, 6.0, size)
-    return Bounded(curve, weights, rng.normal(size=size) * 2, floor, (0.01, 0.2, 1.0)[number // 2 % 3])
+    return Bounded(
+        curve, weights, rng.normal(size=size) * 2, floor, (0.01, 0.2, 1.0)[number // 2 % 3]
+    )
 
 
 def density(bounded: Bounded, v: np.ndarray) -> np.ndarray:
     t = v @ bounded.weights.T + bounded.offsets
-    return -np.sum(v**2, 1) / 2 + bounded.power * np.sum(np.maximum(bounded.curve.value(t), bounded.floor), 1)
+    return -np.sum(v**2, 1) / 2 + bounded.power * np.sum(
+        np.maximum(bounded.curve.value(t), bounded.floor), 1
+    )
 
 
 @pytest.mark.parametrize("number", range(18))
@@ -86,10 +97,16 @@ def test_the_density_is_nowhere_above_its_envelope(number: int) -> None:
     nearest = math.inf
     points = 0
     for shell in shells:
-        directions = np.concatenate([rng.normal(size=(400, bounded.dim)), bounded.weights, -bounded.weights])
+        directions = np.concatenate(
+            [rng.normal(size=(400, bounded.dim)), bounded.weights, -bounded.weights]
+        )
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         radius = rng.uniform(max(shell.least, 0.0), shell.most, (len(directions), 1))
-        v = shell.center + radius * directions @ shell.factor.T if shell.inner else radius * directions
+        v = (
+            shell.center + radius * directions @ shell.factor.T
+            if shell.inner
+            else radius * directions
+        )
         v = v[np.linalg.norm(v, axis=1) <= shell.ball]
         moved = np.linalg.solve(shell.factor, (v - shell.center).T) / shell.spread
         volume = np.sum(np.log(np.diag(shell.factor) * shell.spread * math.sqrt(2 * math.pi)))
@@ -162,7 +179,9 @@ def test_every_point_is_in_one_shell() -> None:
     shells = envelope(bounded, 16 * math.sqrt(bounded.dim))
     proposals = Proposals(shells, [0.0] * len(shells))
     rng = np.random.default_rng(0)
-    z = (rng.normal(size=(4_000, bounded.dim)) * rng.uniform(0, 6, (4_000, 1)) / SPACING).astype(np.int64)
+    z = (rng.normal(size=(4_000, bounded.dim)) * rng.uniform(0, 6, (4_000, 1)) / SPACING).astype(
+        np.int64
+    )
     z = z[np.abs(z).max(1) <= MOST]
     homes = sum(proposals._is_in(k, z).astype(int) for k in range(len(proposals.shells)))
     assert np.all(homes == 1)
@@ -179,7 +198,9 @@ def test_draws_of_a_mean_follow_the_clipped_posterior() -> None:
     grid = np.linspace(-9.0, 11.0, 200_001)
 
     def law(low: float) -> np.ndarray:
-        each = np.maximum(-(((x[:, None] - grid) / 0.5) ** 2) / 2 - math.log(0.5 * math.sqrt(2 * math.pi)), low)
+        each = np.maximum(
+            -(((x[:, None] - grid) / 0.5) ** 2) / 2 - math.log(0.5 * math.sqrt(2 * math.pi)), low
+        )
         found = np.exp(-(((grid - 1) / 2) ** 2) / 2 + ops.plan.tempering.power * each.sum(0))
         return np.cumsum(found) / found.sum()
 
@@ -194,7 +215,9 @@ def test_draws_of_two_weights_follow_the_posterior(relation: Relation) -> None:
     """By quadrature, along three directions. False alarm: 1e-4 together, and the seed is fixed."""
     x, y = labelled(60, 2)
     power = 1.0 if relation is Relation.REPLACE_ONE else 0.5
-    ops = OnePosteriorSample(logistic, log_likelihood_bound=(-1.5, 0.0), epsilon=power, relation=relation)
+    ops = OnePosteriorSample(
+        logistic, log_likelihood_bound=(-1.5, 0.0), epsilon=power, relation=relation
+    )
     axis = np.linspace(-6.0, 6.0, 401)
     points = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
     sign = 2 * y - 1
@@ -206,11 +229,15 @@ def test_draws_of_two_weights_follow_the_posterior(relation: Relation) -> None:
         along = points @ np.array(direction)
         order = np.argsort(along)
         below = (np.cumsum(mass[order]) - mass[order] / 2) / mass.sum()
-        assert kstest(draws @ direction, lambda v: np.interp(v, along[order], below)).pvalue > 1e-4 / 3  # noqa: B023
+        assert (
+            kstest(draws @ direction, lambda v: np.interp(v, along[order], below)).pvalue > 1e-4 / 3  # noqa: B023
+        )
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.9])
-def test_an_envelope_that_is_too_low_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+def test_an_envelope_that_is_too_low_is_found(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
     """Too low by this factor of the density; a right one lets 20,000 trials pass."""
     x, y = labelled(50, 1)
     ops = OnePosteriorSample(logistic, log_likelihood_bound=(-6.0, 0.0), epsilon=0.5)
@@ -288,10 +315,16 @@ REFUSED = {
     "a bent predictor": (bernoulli(lambda x, w: jnp.maximum(x * w, 0.0)), "not linear"),
     "a choice by the latent": (bernoulli(lambda x, w: jnp.where(w > 0, x, 2 * x)), "not linear"),
     "a rounded latent": (bernoulli(lambda x, w: x * jnp.round(w)), "not linear"),
-    "probabilities": (one_weight(lambda x, w: dist.Bernoulli(probs=1 / (1 + jnp.exp(-x * w)))), "BernoulliProbs"),
+    "probabilities": (
+        one_weight(lambda x, w: dist.Bernoulli(probs=1 / (1 + jnp.exp(-x * w)))),
+        "BernoulliProbs",
+    ),
     "a count": (one_weight(lambda x, w: dist.Poisson(jnp.exp(x * w))), "Poisson"),
     "a scale that is a latent": (one_weight(lambda x, w: dist.Normal(x, jnp.exp(w))), "not fixed"),
-    "another prior": (one_weight(lambda x, w: dist.Normal(x * w, 1.0), dist.StudentT(5.0, 0.0, 1.0)), "not normal"),
+    "another prior": (
+        one_weight(lambda x, w: dist.Normal(x * w, 1.0), dist.StudentT(5.0, 0.0, 1.0)),
+        "not normal",
+    ),
     "a masked likelihood": (one_weight(lambda x, w: dist.Normal(x * w, 1.0).mask(x > 0)), "masked"),
     "a hierarchy": (scaled, "depends on another latent"),
 }
@@ -315,7 +348,9 @@ def test_predictors_that_are_linear_are_found() -> None:
         b = numpyro.sample("b", dist.Normal(0, 3).expand([4]).to_event(1))
         group = (x[:, 1] > 0).astype(int)
         with numpyro.plate("data", x.shape[0]):
-            predictor = jnp.where(x[:, 1] > 1, 0.5, a / 2.0) + jnp.exp(x[:, 0]) * b[group] - b[2:].sum()
+            predictor = (
+                jnp.where(x[:, 1] > 1, 0.5, a / 2.0) + jnp.exp(x[:, 0]) * b[group] - b[2:].sum()
+            )
             numpyro.sample("y", dist.Bernoulli(logits=predictor), obs=y)
 
     ops = OnePosteriorSample(model, log_likelihood_bound=(-4.0, 0.0), epsilon=0.5)
@@ -333,7 +368,9 @@ def test_a_hopeless_number_of_trials_and_other_terms_are_refused() -> None:
     x, y = labelled(5_000, 2)
     terms: dict[str, Any] = {"epsilon": 1.0, "exact": True}
     with pytest.raises(ValueError, match="hopeless: for 5,000 artificial records"):
-        OnePosteriorSample(logistic, log_likelihood_bound=(-3.0, 0.0), **terms).run(random.key(), x, y)
+        OnePosteriorSample(logistic, log_likelihood_bound=(-3.0, 0.0), **terms).run(
+            random.key(), x, y
+        )
     with pytest.raises(ValueError, match="pass log_likelihood_bound instead"):
         OnePosteriorSample(logistic, lipschitz=1.0, radius=1.0, **terms).run(random.key(), x, y)
     wide, y = labelled(20, 13)

@@ -23,7 +23,11 @@ X = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -1.0, 0.5]) + 2.0).astype(np.float32)
 PRETRAINED = np.array([1.0, -1.0, 0.5], np.float32)
 PLAN = dp.PrivacyPlan(
-    sampling=dp.PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=3.0, num_steps=6, num_records=ROWS
+    sampling=dp.PoissonSampling(0.5),
+    clipping_norm=1.0,
+    noise_multiplier=3.0,
+    num_steps=6,
+    num_records=ROWS,
 )
 
 
@@ -33,7 +37,12 @@ def model(x, y):
     net = numpyro.param("net", {"free": jnp.zeros(2), "frozen": jnp.full((3, 2), 0.3)})
     level = numpyro.sample("level", dist.Normal(0.0, 1.0))
     cut = numpyro.sample("cut", dist.Normal(numpyro.param("center", 0.7), 1.0))
-    mean = x @ weights + jnp.tanh(x @ stop_gradient(net["frozen"])) @ net["free"] + level + stop_gradient(cut)
+    mean = (
+        x @ weights
+        + jnp.tanh(x @ stop_gradient(net["frozen"])) @ net["free"]
+        + level
+        + stop_gradient(cut)
+    )
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
@@ -56,7 +65,8 @@ def test_frozen_parameters_stay_bit_for_bit(perturb) -> None:
     assert ("'cut'" in note) == (perturb == "latents")
     leaves = [line.split()[0] for line in str(dpsvi.explain_engine()).splitlines()[2:-1]]
     assert not any("frozen" in leaf or "pretrained" in leaf for leaf in leaves)
-    # level and net's free part; or those, and center, loc and scale of both latents; with loss and counts.
+    # level and net's free part; or those, and center, loc and scale of both latents; with loss and
+    # counts.
     step = dpsvi._current
     assert step.released == (6 if perturb == "latents" else 10)
     assert step.levels == levels_for(PLAN.noise_multiplier, step.released)
@@ -66,7 +76,9 @@ def test_what_moves_without_records_moves_without_noise() -> None:
     """The prior of `cut` alone has center in it, so that two keys give one path as far as that is concerned."""
     optim = optax.sgd(0.1)
     dpsvi = dp.DPSVI(model, PointGuide(model), optim, plan=PLAN)
-    centers = [dpsvi.run(dp.random.key(seed), X, Y, progress_bar=False).last_params for seed in (1, 2)]
+    centers = [
+        dpsvi.run(dp.random.key(seed), X, Y, progress_bar=False).last_params for seed in (1, 2)
+    ]
     assert centers[0]["center"] == centers[1]["center"] != np.float32(0.7)
     assert centers[0]["cut_unconstrained"] == centers[1]["cut_unconstrained"] != 0
     assert centers[0]["level_unconstrained"] != centers[1]["level_unconstrained"]
@@ -78,7 +90,9 @@ def test_the_values_are_those_of_the_step_where_the_optimizer_moves_them(exact_p
     def decaying(y):
         level = numpyro.sample("level", dist.Normal(0.0, 1.0))
         with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(level + stop_gradient(numpyro.param("offset", 1.0)), 1.0), obs=y)
+            numpyro.sample(
+                "y", dist.Normal(level + stop_gradient(numpyro.param("offset", 1.0)), 1.0), obs=y
+            )
 
     optim = optax.chain(optax.add_decayed_weights(1.0), optax.sgd(0.1))
     dpsvi = dp.DPSVI(decaying, PointGuide(decaying), optim, plan=exact_plan(4, 2))
@@ -91,7 +105,9 @@ def test_the_values_are_those_of_the_step_where_the_optimizer_moves_them(exact_p
 
 TIMES_ZERO = {
     "a number": lambda x, weights: 0 * (x @ weights),
-    "compiled": jax.jit(lambda x, weights: x @ jnp.where(True, weights * np.zeros(3, np.float32), 0)),
+    "compiled": jax.jit(
+        lambda x, weights: x @ jnp.where(True, weights * np.zeros(3, np.float32), 0)
+    ),
 }
 
 
@@ -119,7 +135,9 @@ def test_langevin_dynamics_add_all_noise_where_the_release_has_none() -> None:
     dpsvi = dp.DPSVI(cut_model, PointGuide(cut_model), numpyro.optim.Adam(0.1), plan=PLAN)
     state = dpsvi.init(dp.random.key(1), X, Y)
     psi = dpsvi.optim.get_params(state.optim_state)
-    _, chain = start_optimizer(Langevin(lambda t: 0.1, lambda: 1.0), psi, dp.random.key(1), dpsvi._current.objective)
+    _, chain = start_optimizer(
+        Langevin(lambda t: 0.1, lambda: 1.0), psi, dp.random.key(1), dpsvi._current.objective
+    )
     assert chain.reached == {"level_unconstrained": 1.0, "cut_unconstrained": 0.0}
 
 

@@ -25,7 +25,10 @@ from discreet.privacy.gradients import _bookkeeping, _norms
 ROWS, HIGH = 4_000, lax.Precision.HIGH
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(ROWS, 6)).astype(np.float32), RNG.integers(0, 2, ROWS).astype(np.float32)
-SERIES, IMAGES = RNG.normal(size=(ROWS, 5, 4)).astype(np.float32), RNG.normal(size=(ROWS, 8, 8, 1)).astype(np.float32)
+SERIES, IMAGES = (
+    RNG.normal(size=(ROWS, 5, 4)).astype(np.float32),
+    RNG.normal(size=(ROWS, 8, 8, 1)).astype(np.float32),
+)
 
 
 def normal(name, *shape):
@@ -56,7 +59,9 @@ def several(x, y):
 def convolution(x, y):
     kernel = normal("kernel", 3, 3, 1, 2)
     numbers = ("NHWC", "HWIO", "NHWC")
-    seen = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers, precision=HIGH)
+    seen = lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=numbers, precision=HIGH
+    )
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Bernoulli(logits=seen.sum((1, 2, 3))), obs=y)
 
@@ -128,7 +133,9 @@ def lowered(name, platform, monkeypatch):
 
 def of_the_host(text):
     """Find the calls of a device's program to the host or to a library."""
-    return re.findall(r"stablehlo\.custom_call @(\S+?)\(|(infeed|outfeed|stablehlo\.send|stablehlo\.recv)", text)
+    return re.findall(
+        r"stablehlo\.custom_call @(\S+?)\(|(infeed|outfeed|stablehlo\.send|stablehlo\.recv)", text
+    )
 
 
 def imprecise(text):
@@ -141,7 +148,9 @@ def imprecise(text):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(x, marks=[] if x in ("logistic", "several rows", "Langevin") else pytest.mark.exhaustive)
+        pytest.param(
+            x, marks=[] if x in ("logistic", "several rows", "Langevin") else pytest.mark.exhaustive
+        )
         for x in FITS
     ],
 )
@@ -200,7 +209,9 @@ def test_a_fit_that_may_go_on_is_compiled_to_the_same_bits_each_time(monkeypatch
     assert compiled(Lowered(), repeats=True) == {"xla_gpu_deterministic_ops": True}
     assert compiled(Lowered()) is None
     # XLA knows the option.
-    jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options={"xla_gpu_deterministic_ops": True})
+    jax.jit(lambda x: x + 1).lower(1.0).compile(
+        compiler_options={"xla_gpu_deterministic_ops": True}
+    )
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -216,7 +227,9 @@ def test_a_checkpoint_asks_for_that(folder, monkeypatch, tmp_path):
 
     monkeypatch.setattr(_loop, "compiled", stopped)
     with pytest.raises(Stop):
-        fit(logistic).run(random.key(3), X, Y, progress_bar=False, checkpoint=tmp_path if folder else None)
+        fit(logistic).run(
+            random.key(3), X, Y, progress_bar=False, checkpoint=tmp_path if folder else None
+        )
     assert asked == [folder]
 
 

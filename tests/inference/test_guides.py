@@ -40,7 +40,11 @@ X = jnp.asarray(rng.normal(size=(ROWS, 2)), jnp.float32)
 GROUP = jnp.asarray(rng.integers(0, GROUPS, ROWS))
 Y = jnp.asarray(rng.normal(size=ROWS), jnp.float32) + GROUP
 PLAN = PrivacyPlan(
-    sampling=PoissonSampling(0.3), clipping_norm=2.0, noise_multiplier=1.0, num_steps=30, num_records=ROWS
+    sampling=PoissonSampling(0.3),
+    clipping_norm=2.0,
+    noise_multiplier=1.0,
+    num_steps=30,
+    num_records=ROWS,
 )
 SHAPES = {"effect": (GROUPS,), "noise": (), "slope": (2,)}
 
@@ -82,7 +86,11 @@ GUIDES = {
     "low rank": (model, AutoLowRankMultivariateNormal, SHAPES),
     "multivariate": (model, AutoMultivariateNormal, SHAPES),
     "batched": (batched, lambda m: AutoBatchedMultivariateNormal(m, batch_ndim=1), BATCHED_SHAPES),
-    "batched low rank": (batched, lambda m: AutoBatchedLowRankMultivariateNormal(m, batch_ndim=1), BATCHED_SHAPES),
+    "batched low rank": (
+        batched,
+        lambda m: AutoBatchedLowRankMultivariateNormal(m, batch_ndim=1),
+        BATCHED_SHAPES,
+    ),
     "inverse autoregressive flow": (model, lambda m: AutoIAFNormal(m, hidden_dims=[8]), SHAPES),
     "neural autoregressive flow": (model, lambda m: AutoBNAFNormal(m, hidden_factors=[4]), SHAPES),
     "list": (model, guide_list, SHAPES),
@@ -105,13 +113,21 @@ _MORE = {
 @pytest.fixture(
     name="fit",
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in GUIDES],
+    params=[
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in GUIDES
+    ],
 )
 def _fit(request):
     program, make_guide, shapes = GUIDES[request.param]
     guide = make_guide(program)
     dpsvi = DPSVI(program, guide, optax.adam(0.01), plan=PLAN)
-    return request.param, program, guide, shapes, dpsvi.run(random.key(5), X, GROUP, Y, progress_bar=False)
+    return (
+        request.param,
+        program,
+        guide,
+        shapes,
+        dpsvi.run(random.key(5), X, GROUP, Y, progress_bar=False),
+    )
 
 
 def test_a_fit_stays_finite_and_moves(fit):
@@ -153,11 +169,15 @@ def test_numpyros_svi_can_take_over_the_parameters(fit):
     svi = SVI(program, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
     state = svi.init(jax.random.key(0), X, GROUP, Y, init_params=result.params)
     kept = svi.get_params(state)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), kept, result.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), kept, result.params
+    )
 
 
 @pytest.mark.parametrize(
-    "guide", [AutoLaplaceApproximation, AutoDAIS, AutoSurrogateLikelihoodDAIS, AutoSemiDAIS], ids=lambda g: g.__name__
+    "guide",
+    [AutoLaplaceApproximation, AutoDAIS, AutoSurrogateLikelihoodDAIS, AutoSemiDAIS],
+    ids=lambda g: g.__name__,
 )
 def test_guides_that_read_the_data_are_refused(guide):
     if guide is AutoSurrogateLikelihoodDAIS:
@@ -183,7 +203,9 @@ def test_a_list_with_a_part_that_reads_the_data_is_refused():
     [
         AutoNormal,
         pytest.param(guide_list, marks=pytest.mark.exhaustive),
-        pytest.param(lambda m: AutoNormal(m, init_loc_fn=init_to_sample), marks=pytest.mark.exhaustive),
+        pytest.param(
+            lambda m: AutoNormal(m, init_loc_fn=init_to_sample), marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_initial_values_know_nothing_of_any_data(make_guide):
@@ -219,14 +241,22 @@ def test_an_exposure_of_zero_has_a_finite_density_and_no_finite_gradient():
             numpyro.sample("y", dist.Poisson(exposure * jnp.exp(x @ w)), obs=y)
 
     plan = PrivacyPlan(
-        sampling=PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=3, num_records=ROWS
+        sampling=PoissonSampling(0.1),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=3,
+        num_records=ROWS,
     )
     records = X, jnp.full(ROWS, 2.5), jnp.ones(ROWS, jnp.int32)
     dpsvi = DPSVI(model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=plan)
     params = dpsvi.get_params(dpsvi.init(random.key(1), *records))
     assert np.isfinite(params["w_auto_loc"]).all()
     nothing = DPSVI(
-        model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=plan, placeholder=(X[:1], jnp.zeros(1), jnp.zeros(1))
+        model,
+        AutoNormal(model),
+        numpyro.optim.Adam(1e-2),
+        plan=plan,
+        placeholder=(X[:1], jnp.zeros(1), jnp.zeros(1)),
     )
     with pytest.raises(ValueError, match="finite density and gradient"):
         nothing.init(random.key(2), *records)

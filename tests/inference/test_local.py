@@ -59,7 +59,17 @@ def guide(x):
         numpyro.sample("z", dist.Normal(loc, scale))
 
 
-def make(guide=guide, *, sampling=None, relation=ADD, noise=1.0, norm=1.0, steps=20, model=model, **options):
+def make(
+    guide=guide,
+    *,
+    sampling=None,
+    relation=ADD,
+    noise=1.0,
+    norm=1.0,
+    steps=20,
+    model=model,
+    **options,
+):
     plan = dp.PrivacyPlan(
         sampling=sampling or dp.PoissonSampling(0.2),
         clipping_norm=norm,
@@ -68,7 +78,12 @@ def make(guide=guide, *, sampling=None, relation=ADD, noise=1.0, norm=1.0, steps
         num_records=N,
         relation=relation,
     )
-    options = {"local": "private", "local_optim": numpyro.optim.Adam(0.1), "loss_share": 0.0, **options}
+    options = {
+        "local": "private",
+        "local_optim": numpyro.optim.Adam(0.1),
+        "loss_share": 0.0,
+        **options,
+    }
     return dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan, **options)
 
 
@@ -84,12 +99,20 @@ def test_it_is_expectation_maximisation():
     )
     expected = plain.run(dp.random.key(1), x, progress_bar=False).params["w_auto_loc"]
     options = {"sampling": dp.FullBatch(), "noise": 1e-6, "norm": 1e6, "steps": 2000}
-    found = make(**options, local_optim=numpyro.optim.Adam(0.01)).run(dp.random.key(1), x, progress_bar=False).params
+    found = (
+        make(**options, local_optim=numpyro.optim.Adam(0.01))
+        .run(dp.random.key(1), x, progress_bar=False)
+        .params
+    )
     assert set(found) == {"w_auto_loc"}
     np.testing.assert_allclose(found["w_auto_loc"], expected, atol=0.04)
     # Records that never look at themselves explain nothing, and the weights shrink.
     options["steps"] = 500
-    still = make(**options, local_optim=numpyro.optim.SGD(0.0)).run(dp.random.key(1), x, progress_bar=False).params
+    still = (
+        make(**options, local_optim=numpyro.optim.SGD(0.0))
+        .run(dp.random.key(1), x, progress_bar=False)
+        .params
+    )
     assert np.linalg.norm(still["w_auto_loc"]) < 0.5 * np.linalg.norm(expected)
 
 
@@ -109,7 +132,9 @@ def memories(dpsvi, *tables):
 
     def watched(step, state, *rest):
         state, *others = move(step, state, *rest)
-        jax.debug.callback(lambda *rows: held.append([np.asarray(row) for row in rows]), *state.memory)
+        jax.debug.callback(
+            lambda *rows: held.append([np.asarray(row) for row in rows]), *state.memory
+        )
         return state, *others
 
     with pytest.MonkeyPatch.context() as patch:
@@ -126,7 +151,9 @@ def test_a_record_changes_no_memory_but_its_own():
     x = table()
     others = [x.copy() for _ in range(2)]
     others[0][7], others[1][7] = 5.0, np.nan
-    dpsvi = make(sampling=dp.FullBatch(), relation=REPLACE, steps=1, local_optim=numpyro.optim.SGD(0.1))
+    dpsvi = make(
+        sampling=dp.FullBatch(), relation=REPLACE, steps=1, local_optim=numpyro.optim.SGD(0.1)
+    )
     (before,), *afters = memories(dpsvi, x, *others)
     assert len(np.unique(before[1])) > N / 2
     for (after,) in afters:
@@ -198,7 +225,12 @@ def program(sampling, what):
             batch = Batch(jnp.arange(len(x)), jnp.ones(len(x), bool))
         leak = jnp.sum(x) if what == "others" else theta
         memory = mechanisms.update_rows(
-            lambda theta, row, own, key: [own[0] + theta * row[0]], leak, [x], [memory], batch, keys[1]
+            lambda theta, row, own, key: [own[0] + theta * row[0]],
+            leak,
+            [x],
+            [memory],
+            batch,
+            keys[1],
         )
         if what == "raw":
             return memory
@@ -218,13 +250,21 @@ def certify(what, sampling, relation):
     keys = jax.eval_shape(lambda key: jax.random.split(key, 3), dp.random.key())
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
     return dp.certify(
-        program(sampling, what), keys, shape, jnp.zeros((N, 2)), jnp.ones(()), records=(1,), relation=relation
+        program(sampling, what),
+        keys,
+        shape,
+        jnp.zeros((N, 2)),
+        jnp.ones(()),
+        records=(1,),
+        relation=relation,
     )
 
 
 def test_what_is_remembered_is_as_private_as_a_record():
     certificate = certify("clipped", dp.PoissonSampling(0.1), REPLACE)
-    assert certificate.epsilon(1e-5) == pytest.approx(certify("clipped", dp.FullBatch(), REPLACE).epsilon(1e-5))
+    assert certificate.epsilon(1e-5) == pytest.approx(
+        certify("clipped", dp.FullBatch(), REPLACE).epsilon(1e-5)
+    )
     for what, why in (
         ("raw", "values for each record"),
         ("noise alone", "clip|row"),
@@ -269,10 +309,16 @@ def test_a_sample_is_fresh_when_it_is_released_from(told):
         batch = mechanisms.draw_batch(sampling.drawing(len(x)), keys[0], tables)
         records = Loss.of_first(keys[1])
         total, _ = mechanisms.clipped_sum(*records, [x], batch, (keys[1], keys[2]), 1.0, Channels())
-        (memory,) = mechanisms.update_rows(lambda _, row, own, key: [own[0] + 1.0], (), [x], [memory], batch, keys[3])
+        (memory,) = mechanisms.update_rows(
+            lambda _, row, own, key: [own[0] + 1.0], (), [x], [memory], batch, keys[3]
+        )
         who = jnp.sum(dp.clip_records(memory, 1.0), 0)
         first = dp.gaussian_mechanism(keys[4], who, 2.0) if told else 0.0
-        return first, mechanisms.release(keys[5], total, 2.0), dp.gaussian_mechanism(keys[6], who, 2.0)
+        return (
+            first,
+            mechanisms.release(keys[5], total, 2.0),
+            dp.gaussian_mechanism(keys[6], who, 2.0),
+        )
 
     keys = jax.eval_shape(lambda key: jax.random.split(key, 7), dp.random.key())
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
@@ -280,7 +326,12 @@ def test_a_sample_is_fresh_when_it_is_released_from(told):
         with pytest.raises(dp.PrivacyError, match="may have been released since"):
             dp.certify(twice, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE)
     else:
-        assert dp.certify(twice, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE).epsilon(1e-5) < 10
+        assert (
+            dp.certify(
+                twice, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE
+            ).epsilon(1e-5)
+            < 10
+        )
 
 
 class Loss:

@@ -75,7 +75,17 @@ def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
     numbers, drawing = PlanNumbers.of(plan), plan.sampling.drawing(NUM_RECORDS)
     mine = jax.tree.map(jnp.copy, state)
     after, *_ = _loop._chunk(
-        step, drawing, 8, True, False, mine, jnp.zeros((0, 2)), numbers, leaves, tables, jnp.int32(3)
+        step,
+        drawing,
+        8,
+        True,
+        False,
+        mine,
+        jnp.zeros((0, 2)),
+        numbers,
+        leaves,
+        tables,
+        jnp.int32(3),
     )
     assert int(after.step) == 3
     assert all(x.is_deleted() for x in jax.tree.leaves(mine))
@@ -83,7 +93,9 @@ def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
 
 def test_the_keys_of_a_step_are_those_folded_one_by_one():
     keys = StepKeys.derive(dp.random.key(2), memory=True)
-    for key, expected in zip(keys.at(jnp.int32(7)), (jax.random.fold_in(key, 7) for key in keys), strict=True):
+    for key, expected in zip(
+        keys.at(jnp.int32(7)), (jax.random.fold_in(key, 7) for key in keys), strict=True
+    ):
         assert bool(key == expected)
 
 
@@ -122,11 +134,16 @@ def test_the_loop_costs_little_beside_its_steps(fitted):
     """Bar, trace and losses beside the bare compiled calls: under 2 % where it was measured, under 30 % on any machine."""
     _, state, _, (step, plan, _, leaves) = fitted
     num_steps, length = 40_000, 2048
-    plan, drawing = dataclasses.replace(plan, num_steps=num_steps), plan.sampling.drawing(NUM_RECORDS)
+    plan, drawing = (
+        dataclasses.replace(plan, num_steps=num_steps),
+        plan.sampling.drawing(NUM_RECORDS),
+    )
     numbers = PlanNumbers.of(plan)
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(NUM_RECORDS))
     static, none = (step, drawing, length, True, False), jnp.zeros((0, 2))
-    program = _loop._chunk.lower(*static, state, none, numbers, leaves, tables, jnp.int32(0)).compile()
+    program = _loop._chunk.lower(
+        *static, state, none, numbers, leaves, tables, jnp.int32(0)
+    ).compile()
 
     def bare():
         current, mean = jax.tree.map(jnp.copy, (state, none))

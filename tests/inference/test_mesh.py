@@ -33,7 +33,11 @@ def model(y):
     [
         (4, TypeError, "mesh is a int. Pass a mesh of one axis"),
         (jax.devices(), TypeError, "mesh is a list"),
-        (Mesh(DEVICE[None], ("records", "model")), ValueError, "axes records, model, and records are spread along one"),
+        (
+            Mesh(DEVICE[None], ("records", "model")),
+            ValueError,
+            "axes records, model, and records are spread along one",
+        ),
     ],
 )
 def test_what_is_no_mesh_of_one_axis_is_refused(mesh, error, words):
@@ -49,7 +53,11 @@ def test_a_mesh_that_leaves_a_process_out_is_refused(monkeypatch):
 
 def test_options_that_know_no_mesh_say_so(refused):
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.2), clipping_norm=1.0, noise_multiplier=2.0, num_steps=4, num_records=len(Y)
+        sampling=dp.PoissonSampling(0.2),
+        clipping_norm=1.0,
+        noise_multiplier=2.0,
+        num_steps=4,
+        num_records=len(Y),
     )
     dpsvi = dp.DPSVI(model, AutoNormal(model), Adam(0.01), plan=plan)
     with refused(TypeError, "mesh= is an option of run and certify"):
@@ -80,8 +88,21 @@ def test_files_larger_than_memory_stay_where_they_are(tmp_path):
 def test_over_four_devices(tests):
     """Equal to one device, planted faults; fits, their proof, one debit, and going on after a crash."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-k", tests, str(Path(__file__).with_name("over_devices.py"))],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-k",
+            tests,
+            str(Path(__file__).with_name("over_devices.py")),
+        ],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "JAX_PLATFORMS": "cpu",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -60,7 +60,9 @@ def plan(sampling, relation, steps, noise_multiplier=1.5):
 def recover(slopes, long_plan, seed, require_proof=True):
     """Fit, and read every release (gradient and loss coordinate) off what `run` returned."""
     guide = AutoDelta(model)
-    dpsvi = DPSVI(model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=long_plan, loss_share=LOSS_SHARE)
+    dpsvi = DPSVI(
+        model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=long_plan, loss_share=LOSS_SHARE
+    )
     result = dpsvi.run(
         discreet.random.key(seed),
         jnp.asarray(slopes, jnp.float32),
@@ -82,7 +84,9 @@ def recover(slopes, long_plan, seed, require_proof=True):
 
 def scores(released, base, shift, stddev, probability):
     """Log-likelihood ratios, summed over horizons: base + shift with a probability, against base."""
-    exponent = ((released - base) * shift).sum(axis=0) / stddev**2 - (shift**2).sum(axis=0) / (2 * stddev**2)
+    exponent = ((released - base) * shift).sum(axis=0) / stddev**2 - (shift**2).sum(axis=0) / (
+        2 * stddev**2
+    )
     never = np.log1p(-probability) if probability < 1 else -np.inf
     return np.logaddexp(never, np.log(probability) + exponent).reshape(TRIALS, HORIZON).sum(axis=1)
 
@@ -93,16 +97,22 @@ def attack(long_plan, case, require_proof=True):
     for slopes, seed in ((case.without_record, 11), (case.with_record, 12)):
         released, contribution, bound = recover(slopes, long_plan, seed, require_proof)
         base, shift = case.base * contribution, case.shift * contribution
-        results.append(scores(released, base, shift, long_plan.noise_multiplier * bound, long_plan.rate))
+        results.append(
+            scores(released, base, shift, long_plan.noise_multiplier * bound, long_plan.rate)
+        )
     absent, present = results
-    caught = np.array([np.sum(present > np.quantile(absent, 1 - rate)) for rate in FALSE_POSITIVE_RATES])
+    caught = np.array(
+        [np.sum(present > np.quantile(absent, 1 - rate)) for rate in FALSE_POSITIVE_RATES]
+    )
     return caught / TRIALS, stats.beta.ppf(LEVEL, caught, TRIALS - caught + 1)
 
 
 def allowed(long_plan):
     """Return the true-positive rates that the profile allows, at false-positive rates enlarged by their own uncertainty."""
     short = dataclasses.replace(long_plan, num_steps=HORIZON)
-    upper = stats.beta.ppf(1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES))
+    upper = stats.beta.ppf(
+        1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES)
+    )
     return np.asarray([short.profile().true_positive_rate(rate) for rate in upper])
 
 
@@ -113,7 +123,8 @@ ABSENT = [np.nan] * (NUM_RECORDS - 1)
 class Case(NamedTuple):
     """Two neighbours; the releases' means are `base` and, with the rate's probability, `base + shift` contributions.
 
-    `closeness` is what the attacker must reach of the bound, four standard deviations below what simulation expects.
+    `closeness` is what the attacker must reach of the bound, four standard deviations below what
+    simulation expects.
     """
 
     sampling: Any
@@ -126,15 +137,26 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "Poisson": Case(PoissonSampling(0.3), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.0, 1.0, 0.6),
-    "full batch": Case(FullBatch(), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.0, 1.0, 0.8),
+    "Poisson": Case(
+        PoissonSampling(0.3), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.0, 1.0, 0.6
+    ),
+    "full batch": Case(
+        FullBatch(), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.0, 1.0, 0.8
+    ),
     "Poisson, replace": Case(
-        PoissonSampling(0.3), Relation.REPLACE_ONE, [*ABSENT, STRONG], [*ABSENT, -STRONG], 0.0, 1.0, 0.0
+        PoissonSampling(0.3),
+        Relation.REPLACE_ONE,
+        [*ABSENT, STRONG],
+        [*ABSENT, -STRONG],
+        0.0,
+        1.0,
+        0.0,
     ),
     "full batch, replace": Case(
         FullBatch(), Relation.REPLACE_ONE, [*ABSENT, STRONG], [*ABSENT, -STRONG], -1.0, 2.0, 0.8
     ),
-    # Without replacement the worst case has the others pull the other way: every batch is full of them.
+    # Without replacement the worst case has the others pull the other way: every batch is full of
+    # them.
     "fixed size": Case(
         FixedSizeSampling(4),
         Relation.REPLACE_ONE,
@@ -160,7 +182,11 @@ def test_the_attacker_gains_no_more_than_the_profile_allows(name):
 
 def halved_noise(monkeypatch):
     true_release = mechanisms.release
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise / 2, *of))
+    monkeypatch.setattr(
+        mechanisms,
+        "release",
+        lambda key, total, noise, *of: true_release(key, total, noise / 2, *of),
+    )
 
 
 def replace_engine(monkeypatch, wrong_sum):
@@ -182,7 +208,9 @@ def realised_size(monkeypatch):
     def wrong_sum(engine, loss, u, records, mask, *rest, **options):
         total = engine(loss, u, records, mask, *rest, **options)
         factor = 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1)
-        gradient, loss = jax.tree.map(lambda x: factor * x.astype(jnp.float32), (total.gradient, total.loss))
+        gradient, loss = jax.tree.map(
+            lambda x: factor * x.astype(jnp.float32), (total.gradient, total.loss)
+        )
         return total._replace(gradient=gradient, loss=loss)
 
     replace_engine(monkeypatch, wrong_sum)
@@ -213,7 +241,8 @@ def test_a_wrong_step_is_caught(monkeypatch, wrong):
         # Padding rows hold record 0: let that be the one.
         case = case._replace(with_record=[STRONG, *ABSENT])
     if wrong is realised_size:
-        # The guarantee is for every table; in a small one, batches are far from their expected size.
+        # The guarantee is for every table; in a small one, batches are far from their expected
+        # size.
         case = case._replace(with_record=[np.nan, STRONG], without_record=[np.nan])
     long_plan = plan(case.sampling, case.relation, STEPS)
     with pytest.raises(discreet.PrivacyError):

@@ -1,7 +1,8 @@
 """The attacker of test_neighbours.py against adaptive clipping: the path of C gives the released counts away too.
 
-Everything is read in units of each step's C, in which every step is a fresh draw of the same accounted mechanism: a
-record whose gradient is too long adds 1 to the gradient, its clipped loss, and minus half a weight to the count.
+Everything is read in units of each step's C, in which every step is a fresh draw of the same
+accounted mechanism: a record whose gradient is too long adds 1 to the gradient, its clipped loss,
+and minus half a weight to the count.
 """
 
 import dataclasses
@@ -58,9 +59,14 @@ class Case(NamedTuple):
 
 ABSENT = [np.nan] * (NUM_RECORDS - 1)
 CASES = {
-    "Poisson": Case(PoissonSampling(0.3), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.6),
-    # A record without a gradient is within C, so that a replacement moves both counts by a whole weight.
-    "full batch, replace": Case(FullBatch(), Relation.REPLACE_ONE, [*ABSENT, STRONG], [*ABSENT, 0.0], 0.0),
+    "Poisson": Case(
+        PoissonSampling(0.3), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.6
+    ),
+    # A record without a gradient is within C, so that a replacement moves both counts by a whole
+    # weight.
+    "full batch, replace": Case(
+        FullBatch(), Relation.REPLACE_ONE, [*ABSENT, STRONG], [*ABSENT, 0.0], 0.0
+    ),
 }
 
 
@@ -92,13 +98,19 @@ def recover(slopes, plan, seed, require_proof=True):
     before = np.concatenate([[START], after[:-1]])
     gradient = plan.rate * (before - after - before / PRIOR_STDDEV**2) / norms[:-1]
     free = -stats.norm.logpdf(before, scale=PRIOR_STDDEV)
-    loss = plan.rate * (np.asarray(result.losses[:STEPS], np.float64) - free) * np.sqrt(LOSS_SHARE / REST)
+    loss = (
+        plan.rate
+        * (np.asarray(result.losses[:STEPS], np.float64) - free)
+        * np.sqrt(LOSS_SHARE / REST)
+    )
     # The path of C shows the count of clipped gradients, too.
     clipped, counted = np.asarray(result.shares[:STEPS], np.float64).T
     moved = np.log(norms[1:] / norms[:-1]) / RULE.learning_rate + 1 - RULE.quantile
     np.testing.assert_allclose(moved, clipped, atol=1e-3)
     weight = plan.rate * NUM_RECORDS * np.sqrt(COUNT_SHARE / REST)
-    return np.stack([gradient, loss, (counted - clipped) * weight, clipped * weight]), np.sign(before)
+    return np.stack([gradient, loss, (counted - clipped) * weight, clipped * weight]), np.sign(
+        before
+    )
 
 
 def contribution(slope, sign):
@@ -109,7 +121,12 @@ def contribution(slope, sign):
     elif slope == 0.0:
         rows = [0.0 * sign, 0.0 * sign, count + 0.0 * sign, 0.0 * sign]
     else:
-        rows = [-1.0 + 0.0 * sign, -np.sqrt(LOSS_SHARE / REST) * sign, 0.0 * sign, count + 0.0 * sign]
+        rows = [
+            -1.0 + 0.0 * sign,
+            -np.sqrt(LOSS_SHARE / REST) * sign,
+            0.0 * sign,
+            count + 0.0 * sign,
+        ]
     return np.stack(rows)
 
 
@@ -122,19 +139,25 @@ def attack(plan, case, require_proof=True):
         released, sign = recover(slopes, plan, seed, require_proof)
         base = contribution(here, sign)
         shift = contribution(there, sign) - base
-        exponent = ((released - base) * shift).sum(axis=0) / stddev**2 - (shift**2).sum(axis=0) / (2 * stddev**2)
+        exponent = ((released - base) * shift).sum(axis=0) / stddev**2 - (shift**2).sum(axis=0) / (
+            2 * stddev**2
+        )
         never = np.log1p(-plan.rate) if plan.rate < 1 else -np.inf
         scores = np.logaddexp(never, np.log(plan.rate) + exponent)
         results.append(scores.reshape(TRIALS, HORIZON).sum(axis=1))
     absent, present = results
-    caught = np.array([np.sum(present > np.quantile(absent, 1 - rate)) for rate in FALSE_POSITIVE_RATES])
+    caught = np.array(
+        [np.sum(present > np.quantile(absent, 1 - rate)) for rate in FALSE_POSITIVE_RATES]
+    )
     return caught / TRIALS, stats.beta.ppf(LEVEL, caught, TRIALS - caught + 1)
 
 
 def allowed(plan):
     """Return the true-positive rates that the profile allows, at false-positive rates enlarged by their own uncertainty."""
     short = dataclasses.replace(plan, num_steps=HORIZON)
-    upper = stats.beta.ppf(1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES))
+    upper = stats.beta.ppf(
+        1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES)
+    )
     return np.asarray([short.profile().true_positive_rate(rate) for rate in upper])
 
 
@@ -171,7 +194,9 @@ def realised_size(monkeypatch):
     """The fraction of the batch's own size, instead of the expected one."""
 
     def wrong_sum(total, mask):
-        return total._replace(count=total.count.astype(jnp.float32) * 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1))
+        return total._replace(
+            count=total.count.astype(jnp.float32) * 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1)
+        )
 
     replace_engine(monkeypatch, wrong_sum)
 
@@ -180,7 +205,9 @@ def count_not_in_the_bound(monkeypatch):
     """Noise for gradient and loss alone."""
     true_release, share = mechanisms.release, np.sqrt(REST / (1 - LOSS_SHARE))
     monkeypatch.setattr(
-        mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise * share, *of)
+        mechanisms,
+        "release",
+        lambda key, total, noise, *of: true_release(key, total, noise * share, *of),
     )
 
 
@@ -196,7 +223,8 @@ def test_a_wrong_step_is_caught(monkeypatch, wrong):
     wrong(monkeypatch)
     case = CASES["Poisson"]
     if wrong is realised_size:
-        # The guarantee is for every table; in a small one, batches are far from their expected size.
+        # The guarantee is for every table; in a small one, batches are far from their expected
+        # size.
         case = case._replace(with_record=[np.nan, STRONG], without_record=[np.nan])
     plan = plan_of(case)
     with pytest.raises(discreet.PrivacyError):
@@ -209,11 +237,16 @@ def test_the_count_of_a_step_is_of_its_own_c():
     """A record of known length is within C in some steps and not in others, as its path says."""
     rule = dataclasses.replace(RULE, quantile=0.5, learning_rate=0.5, initial=2.0)
     plan = dataclasses.replace(
-        plan_of(CASES["full batch, replace"]), clipping_norm=rule, num_steps=300, noise_multiplier=1e-6
+        plan_of(CASES["full batch, replace"]),
+        clipping_norm=rule,
+        num_steps=300,
+        noise_multiplier=1e-6,
     )
     dpsvi = DPSVI(model, AutoDelta(model), numpyro.optim.SGD(1e-9), plan=plan, loss_share=0.0)
     slopes = jnp.asarray(np.linspace(0.1, 1.2, NUM_RECORDS), jnp.float32)
-    norms = dpsvi.run(discreet.random.key(5), slopes, progress_bar=False).clipping_norms.astype(np.float64)
+    norms = dpsvi.run(discreet.random.key(5), slopes, progress_bar=False).clipping_norms.astype(
+        np.float64
+    )
     clipped = np.mean(np.asarray(slopes)[None] > norms[:-1, None], axis=1)
     np.testing.assert_allclose(np.log(norms[1:] / norms[:-1]), 0.5 * (clipped - 0.5), atol=1e-4)
     assert np.median(np.asarray(slopes)) == pytest.approx(norms[-1], abs=0.1)

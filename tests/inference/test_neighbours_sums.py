@@ -1,7 +1,8 @@
 """Two neighbouring tables through whole fits with one sampler's coins: how far their sums are apart in each step, as computed.
 
-The tables are made for repeated rounding (`tests/gradients/test_sums.py`). Both fits draw the same rows, but for the one that is
-missing: in a batch of random order the last row takes its place, in the table's order all that follow move up.
+The tables are made for repeated rounding (`tests/gradients/test_sums.py`). Both fits draw the same
+rows, but for the one that is missing: in a batch of random order the last row takes its place, in
+the table's order all that follow move up.
 """
 
 import contextlib
@@ -47,7 +48,11 @@ def sums(monkeypatch, sampling):
         def __call__(self, loss, parameters, records, mask, *rest):
             own = mask & (records[0] == 0)  # records are row numbers here
             place, count, lanes = jnp.argmax(own), jnp.sum(mask), jnp.arange(len(mask))
-            moved = jnp.where(lanes == place, count - 1, lanes) if self.shuffled else lanes + (lanes >= place)
+            moved = (
+                jnp.where(lanes == place, count - 1, lanes)
+                if self.shuffled
+                else lanes + (lanes >= place)
+            )
             fewer = jax.tree.map(lambda x: x[jnp.minimum(moved, len(mask) - 1)], records)
             both = [
                 super(Coupled, self).__call__(loss, parameters, *batch, *rest)
@@ -55,7 +60,10 @@ def sums(monkeypatch, sampling):
             ]
             jax.debug.callback(
                 lambda *numbers: found.append([np.asarray(y, np.float64) for y in numbers]),
-                *(jnp.concatenate([jnp.ravel(y) for y in jax.tree.leaves(x.gradient)]) for x in both),
+                *(
+                    jnp.concatenate([jnp.ravel(y) for y in jax.tree.leaves(x.gradient)])
+                    for x in both
+                ),
                 jnp.asarray(both[0].l2_bound),
                 jnp.any(own),
             )
@@ -63,7 +71,11 @@ def sums(monkeypatch, sampling):
 
     monkeypatch.setattr(setup_file, "BookKeepingEngine", Coupled)
     plan = dp.PrivacyPlan(
-        sampling=sampling, clipping_norm=1.0, noise_multiplier=1.0, num_steps=STEPS, num_records=COUNT
+        sampling=sampling,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=STEPS,
+        num_records=COUNT,
     )
     dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.SGD(1e-3), plan=plan, loss_share=0.0)
     dpsvi.run(dp.random.key(5), table(), progress_bar=False, require_proof=False)
@@ -83,7 +95,9 @@ def sums(monkeypatch, sampling):
     ],
     ids=["Poisson, chunks in float32", "Poisson", "full"],
 )
-def test_neighbours_sums_are_no_further_apart_than_the_noise_is_made_for(monkeypatch, sampling, narrow, most):
+def test_neighbours_sums_are_no_further_apart_than_the_noise_is_made_for(
+    monkeypatch, sampling, narrow, most
+):
     if narrow:
         monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     distance, bound = sums(monkeypatch, sampling)
@@ -104,18 +118,24 @@ def curved(x):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([5]).to_event(1))
     scale = jnp.eye(5) + jnp.tril(jnp.outer(w, w))
     with numpyro.plate("data", x.shape[0]):
-        numpyro.factor("rounding", jnp.sin(1e7 * dist.MultivariateNormal(w, scale_tril=scale).log_prob(x)))
+        numpyro.factor(
+            "rounding", jnp.sin(1e7 * dist.MultivariateNormal(w, scale_tril=scale).log_prob(x))
+        )
 
 
 @pytest.mark.parametrize("turns", [pytest.param(1, marks=pytest.mark.essential), 2])
 def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sample(turns):
     """In the program of four chains. XLA compiles a loop of one turn otherwise: that was an epsilon of 11 at least, for 1."""
     rng = np.random.default_rng(0)
-    x = np.insert(rng.normal(size=(turns * (TURN - SPARE), 5)), 0, np.nan, axis=0).astype(np.float32)
+    x = np.insert(rng.normal(size=(turns * (TURN - SPARE), 5)), 0, np.nan, axis=0).astype(
+        np.float32
+    )
     points = jnp.asarray(rng.normal(size=(4, 5)), jnp.float32)
     relation = dp.Relation.ADD_OR_REMOVE_ONE
     ops = dp.OnePosteriorSample(curved, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)
-    posterior = TemperedPosterior(ops._objective(dp.random.key(3), take_apart((x,), {}))[0], ops.plan.tempering)
+    posterior = TemperedPosterior(
+        ops._objective(dp.random.key(3), take_apart((x,), {}))[0], ops.plan.tempering
+    )
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0, None))

@@ -38,7 +38,8 @@ def descent():
 def is_calibrated(drawn, truth):
     """Return True if intervals hold the truth as often as stated, to within four standard errors at each level.
 
-    For a calibrated method that fails with probability 2.5e-4 at most, four levels of two tails each beyond 4 sigma.
+    For a calibrated method that fails with probability 2.5e-4 at most, four levels of two tails
+    each beyond 4 sigma.
     """
     below = np.mean(drawn < truth, axis=0)
     held = np.mean(np.abs(below - 0.5)[:, None] <= LEVELS / 2, axis=0)
@@ -78,14 +79,20 @@ class TestRegression:
         assert not is_calibrated(guessed.draws(np.random.default_rng(1), 400), descent[1])
 
     def test_the_noise_is_never_less_than_the_mechanism_added(self, descent):
-        widened = self.posterior(descent, least_noise=1.5).moments()[1] / self.posterior(descent).moments()[1]
+        widened = (
+            self.posterior(descent, least_noise=1.5).moments()[1]
+            / self.posterior(descent).moments()[1]
+        )
         assert np.mean(widened > 1) > 0.98
         assert np.median(widened) > 1.4
 
     def test_slopes_that_are_known_well_are_found(self, descent):
         posterior = self.posterior(descent, slope_guess=np.full(COORDINATES, 3.0))
         steep = descent[0] > 0.5
-        found = np.exp(np.sum(posterior.weights * posterior.log_slopes, axis=0))[steep] / descent[0][steep]
+        found = (
+            np.exp(np.sum(posterior.weights * posterior.log_slopes, axis=0))[steep]
+            / descent[0][steep]
+        )
         assert np.median(found) == pytest.approx(1, abs=0.1)
 
 
@@ -107,19 +114,25 @@ class TestMeanOfTheTail:
     def test_iterates_taken_for_independent_are_not(self, tail):
         optima, iterates = tail
         error = iterates.std(axis=0) / np.sqrt(len(iterates))
-        drawn = iterates.mean(axis=0) + error * np.random.default_rng(1).normal(size=(400, len(optima)))
+        drawn = iterates.mean(axis=0) + error * np.random.default_rng(1).normal(
+            size=(400, len(optima))
+        )
         assert not is_calibrated(drawn, optima)
 
     def test_the_variance_of_an_iterate_is_not_that_of_the_mean(self, tail):
         """Planted: what the last iterate would need, added to the mean."""
         optima, iterates = tail
-        drawn = iterates.mean(axis=0) + iterates.std(axis=0) * np.random.default_rng(1).normal(size=(400, len(optima)))
+        drawn = iterates.mean(axis=0) + iterates.std(axis=0) * np.random.default_rng(1).normal(
+            size=(400, len(optima))
+        )
         assert not is_calibrated(drawn, optima)
 
     def test_coordinates_that_fluctuate_together_stay_together(self):
         rng = np.random.default_rng(0)
         one = rng.normal(size=400)
-        _, _, draws = tail_mean(np.stack([one, 2 * one, rng.normal(size=400), np.ones(400)], axis=1))
+        _, _, draws = tail_mean(
+            np.stack([one, 2 * one, rng.normal(size=400), np.ones(400)], axis=1)
+        )
         drawn = draws(rng, 4000)
         correlations = np.corrcoef(drawn[:, :3].T)
         assert correlations[0, 1] > 0.95
@@ -151,7 +164,9 @@ def make(model=model, guide=None, **options):
         num_records=NUM_RECORDS,
     )
     guide = AutoNormal(model, init_scale=0.05) if guide is None else guide
-    return dp.DPSVI(model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=plan, loss_share=0.0, **options)
+    return dp.DPSVI(
+        model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=plan, loss_share=0.0, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +201,9 @@ def test_the_regression_finds_the_noise_that_was_added(result, table):
     plain, aware = (x.posterior(jax.random.key(0), 4000)["m"] for x in (result, noise_aware))
     assert aware.shape == plain.shape == (4000,)
     # Five standard errors of a variance from 4000 draws, each way.
-    assert float(jnp.var(aware)) == pytest.approx(float(jnp.var(plain)) + noise_aware.stddev[0] ** 2, rel=0.25)
+    assert float(jnp.var(aware)) == pytest.approx(
+        float(jnp.var(plain)) + noise_aware.stddev[0] ** 2, rel=0.25
+    )
 
 
 def test_the_trace_alone_says_much_the_same(result):
@@ -213,7 +230,9 @@ def test_a_fit_that_clipping_moved_is_refused(result):
     many = dataclasses.replace(result, shares=np.array([0.02, 1.0]) + noise)
     assert few.noise_aware("trace", start=0.2).method == "trace"
     for fit in (dataclasses.replace(few, plan=adaptive), many):
-        with pytest.raises(ValueError, match="gradients were shortened, which moves the parameters"):
+        with pytest.raises(
+            ValueError, match="gradients were shortened, which moves the parameters"
+        ):
             fit.noise_aware("trace", start=0.2)
         with pytest.raises(ValueError, match="no interval would hold"):
             fit.to_arviz(jax.random.key(0), 10)
@@ -234,7 +253,12 @@ def test_what_cannot_be_known_is_refused(result):
         (traced(iterates=moving), "regression", {}, "free of drift"),
         (traced(iterates=moving), "trace", {"start": 0.2}, "fluctuation is not seen"),
         (traced(iterates=broken), "trace", {"start": 0.2}, "not finite"),
-        (dataclasses.replace(result, trace=few), "trace", {"start": 0.0}, "The tail holds 10 iterates"),
+        (
+            dataclasses.replace(result, trace=few),
+            "trace",
+            {"start": 0.0},
+            "The tail holds 10 iterates",
+        ),
         (traced(gradients=None), "regression", {"start": 0.2}, "keep_gradients=True"),
         (pickle.loads(pickle.dumps(result)), "trace", {}, "unpickled"),
     ]:
@@ -250,7 +274,9 @@ def test_what_cannot_be_known_is_refused(result):
 
 def test_gradients_without_room_are_refused_before_anything_is_spent(table):
     with pytest.raises(ValueError, match="keep_gradients=True needs every iterate"):
-        make(num_steps=10_000_000).run(dp.random.key(0), table, progress_bar=False, keep_gradients=True)
+        make(num_steps=10_000_000).run(
+            dp.random.key(0), table, progress_bar=False, keep_gradients=True
+        )
 
 
 # --- locations ----------------------------------------------------------------------------
@@ -265,7 +291,9 @@ def mixed(x):
 
 def stretched(x):
     """No parameter is added to anything."""
-    numpyro.sample("m", dist.Normal(0, numpyro.param("s", 0.3, constraint=dist.constraints.positive)))
+    numpyro.sample(
+        "m", dist.Normal(0, numpyro.param("s", 0.3, constraint=dist.constraints.positive))
+    )
 
 
 def probed(model, guide, table):
@@ -296,6 +324,8 @@ def test_a_guide_without_locations_has_none(table, result):
     assert np.all(latent == -1)
     dpsvi = make(model, stretched)
     state = dpsvi.init(dp.random.key(0), table)
-    shapeless = dataclasses.replace(result, params=dpsvi.get_params(state), _objective=dpsvi._initialised().objective)
+    shapeless = dataclasses.replace(
+        result, params=dpsvi.get_params(state), _objective=dpsvi._initialised().objective
+    )
     with pytest.raises(ValueError, match="The guide has no location"):
         shapeless.noise_aware(start=0.2)

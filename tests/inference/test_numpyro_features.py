@@ -31,7 +31,8 @@ GRADES = jnp.asarray(rng.integers(0, 4, ROWS))
 def auto(model, guide=AutoNormal, start=init_to_median):
     """A program with an AutoGuide."""
     made = guide(model, init_loc_fn=start)
-    # One guide for both: for a dynamic support an AutoGuide remembers the support of its first call.
+    # One guide for both: for a dynamic support an AutoGuide remembers the support of its first
+    # call.
     return lambda: (model, made)
 
 
@@ -66,7 +67,10 @@ def nested_plates(tasks):
     with numpyro.plate("tasks", tasks.shape[1], dim=-1):
         mean = numpyro.sample("mean", dist.Normal(0, 2))
     noise = numpyro.sample("noise", dist.Gamma(2, 2))
-    with numpyro.plate("people", tasks.shape[0], dim=-2), numpyro.plate("answers", tasks.shape[1], dim=-1):
+    with (
+        numpyro.plate("people", tasks.shape[0], dim=-2),
+        numpyro.plate("answers", tasks.shape[1], dim=-1),
+    ):
         numpyro.sample("y", dist.Normal(mean, noise), obs=tasks)
 
 
@@ -122,7 +126,9 @@ def bounded_supports(tasks):
 
 def ordinal(x, grades):
     w = numpyro.sample("w", dist.ImproperUniform(dist.constraints.real, (), (2,)))
-    first = dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), dist.transforms.OrderedTransform())
+    first = dist.TransformedDistribution(
+        dist.Normal(0, 1).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+    )
     cutpoints = numpyro.sample("cutpoints", first)
     with numpyro.plate("people", len(x)):
         numpyro.sample("grade", dist.OrderedLogistic(x @ w, cutpoints), obs=grades)
@@ -208,7 +214,8 @@ _MORE = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in PROGRAMS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in PROGRAMS],
 )
 def test_one_step_is_numpyros(twins, name):
     program, records, static = PROGRAMS[name]
@@ -221,7 +228,12 @@ def test_a_batch_is_scaled_by_the_sampling_rate_and_its_padding_ignored(twins):
 
 
 @pytest.mark.parametrize(
-    "loss", [Trace_ELBO(3), TraceMeanField_ELBO(), pytest.param(TraceMeanField_ELBO(2), marks=pytest.mark.exhaustive)]
+    "loss",
+    [
+        Trace_ELBO(3),
+        TraceMeanField_ELBO(),
+        pytest.param(TraceMeanField_ELBO(2), marks=pytest.mark.exhaustive),
+    ],
 )
 def test_every_elbo_is_numpyros(twins, loss):
     twins(lambda: (local_latent, local_guide), X, Y, loss=loss).first_step().check()
@@ -231,7 +243,9 @@ def test_records_may_come_by_name_and_from_numpy(exact_plan):
     _, guide = auto(masked)()
     dpsvi = DPSVI(masked, guide, numpyro.optim.Adam(0.1), plan=exact_plan(ROWS, 3))
     by_position = dpsvi.run(random.key(0), Y, PRESENT, progress_bar=False)
-    by_name = dpsvi.run(random.key(0), present=np.asarray(PRESENT), y=np.asarray(Y), progress_bar=False)
+    by_name = dpsvi.run(
+        random.key(0), present=np.asarray(PRESENT), y=np.asarray(Y), progress_bar=False
+    )
     assert np.any(by_position.trace.iterates[0] != by_position.trace.iterates[-1])
     assert by_position.params.keys() == by_name.params.keys()
     for name, value in by_position.params.items():

@@ -20,11 +20,15 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 rng = np.random.default_rng(2023)
 ROWS = 160
-POINTS = np.concatenate([rng.normal(-2.0, 0.5, ROWS // 2), rng.normal(1.5, 1.0, ROWS // 2)]).astype(np.float32)
+POINTS = np.concatenate([rng.normal(-2.0, 0.5, ROWS // 2), rng.normal(1.5, 1.0, ROWS // 2)]).astype(
+    np.float32
+)
 INPUTS = np.linspace(-1, 1, ROWS, dtype=np.float32)[:, None] ** np.arange(3, dtype=np.float32)
 OUTPUTS = (np.sin(3 * INPUTS[:, 1:2]) + 0.3 * rng.normal(size=(ROWS, 1))).astype(np.float32)
 PIXELS = 12
-IMAGES = (rng.random((ROWS, PIXELS)) < 0.1 + 0.8 * (np.arange(ROWS) % 2 == 0)[:, None]).astype(np.float32)
+IMAGES = (rng.random((ROWS, PIXELS)) < 0.1 + 0.8 * (np.arange(ROWS) % 2 == 0)[:, None]).astype(
+    np.float32
+)
 
 
 def gaussian_mixture(data, num_components=2):
@@ -138,7 +142,9 @@ def _mixture(twins):
 @pytest.fixture(name="network", scope="module")
 def _network(twins):
     guide = AutoNormal(bayesian_network, init_scale=0.02)
-    return twins(lambda: (bayesian_network, guide), INPUTS, OUTPUTS, 4, num_steps=6000, step_size=0.01)
+    return twins(
+        lambda: (bayesian_network, guide), INPUTS, OUTPUTS, 4, num_steps=6000, step_size=0.01
+    )
 
 
 @pytest.mark.exhaustive
@@ -196,7 +202,10 @@ def test_an_amortised_step_is_numpyros_on_average(exact_plan, program, loss):
         values = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, 400)), np.float64)
         return values.mean(axis=0), values.var(axis=0) / len(values)
 
-    (mean, variance), (expected, its_variance) = moments(ours, jax.random.key(1)), moments(numpyros, jax.random.key(2))
+    (mean, variance), (expected, its_variance) = (
+        moments(ours, jax.random.key(1)),
+        moments(numpyros, jax.random.key(2)),
+    )
     scores = np.abs(mean - expected) / np.sqrt(variance + its_variance + 1e-8)
     assert scores.max() < 5.0
 

@@ -18,7 +18,9 @@ LABELS = (rng.random(ROWS) < 1 / (1 + np.exp(-FEATURES @ COEFFICIENTS))).astype(
 TARGETS = (FEATURES @ COEFFICIENTS + 0.3 + 0.5 * rng.normal(size=ROWS)).astype(np.float32)
 COUNTS = rng.poisson(np.exp(0.5 + 0.5 * FEATURES @ COEFFICIENTS)).astype(np.int32)
 GROUPS = rng.integers(0, 6, ROWS).astype(np.int32)
-GROUP_TARGETS = (rng.normal(size=6)[GROUPS] - 0.7 * FEATURES[:, 0] + 0.4 * rng.normal(size=ROWS)).astype(np.float32)
+GROUP_TARGETS = (
+    rng.normal(size=6)[GROUPS] - 0.7 * FEATURES[:, 0] + 0.4 * rng.normal(size=ROWS)
+).astype(np.float32)
 AT_BATS = rng.integers(20, 60, 40).astype(np.int32)
 HITS = rng.binomial(AT_BATS, 0.27).astype(np.int32)
 
@@ -88,14 +90,18 @@ EXAMPLES = {
     "binomial": (baseball_fully_pooled, (AT_BATS, HITS)),
 }
 
-PARAMS = [pytest.param(x, marks=[] if x == "logistic" else pytest.mark.exhaustive) for x in EXAMPLES]
+PARAMS = [
+    pytest.param(x, marks=[] if x == "logistic" else pytest.mark.exhaustive) for x in EXAMPLES
+]
 
 
 @pytest.fixture(name="pair", scope="module", params=PARAMS)
 def _pair(request, twins):
     model, records = EXAMPLES[request.param]
     guide = AutoNormal(model, init_loc_fn=init_to_median)
-    return twins(lambda: (model, guide), *records, step_size=0.05 if request.param == "horseshoe" else 0.02)
+    return twins(
+        lambda: (model, guide), *records, step_size=0.05 if request.param == "horseshoe" else 0.02
+    )
 
 
 def test_a_step_without_clipping_and_noise_is_numpyros_step(pair):
@@ -108,7 +114,10 @@ _STEP_ONLY = {"linear", "poisson", "binomial", "hierarchical", "horseshoe"}
 
 @pytest.mark.parametrize(
     "pair",
-    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _STEP_ONLY)) for name in EXAMPLES],
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _STEP_ONLY))
+        for name in EXAMPLES
+    ],
     indirect=True,
 )
 def test_the_optimum_is_numpyros(pair):
@@ -117,7 +126,9 @@ def test_the_optimum_is_numpyros(pair):
     if pair.model is horseshoe:
         # The product of its factors is what the data know; along the rest its ELBO is flat.
         product = jnp.exp(fits.params["tau_auto_loc"] + fits.params["lambdas_auto_loc"])
-        expected = jnp.exp(fits.numpyro_params["tau_auto_loc"] + fits.numpyro_params["lambdas_auto_loc"])
+        expected = jnp.exp(
+            fits.numpyro_params["tau_auto_loc"] + fits.numpyro_params["lambdas_auto_loc"]
+        )
         np.testing.assert_allclose(
             product * fits.params["unscaled_betas_auto_loc"],
             expected * fits.numpyro_params["unscaled_betas_auto_loc"],
@@ -129,11 +140,15 @@ def test_the_optimum_is_numpyros(pair):
 
 @pytest.mark.exhaustive
 def test_correlated_posteriors_agree_too(twins):
-    pair = twins(lambda: (linear_regression, AutoMultivariateNormal(linear_regression)), FEATURES, TARGETS)
+    pair = twins(
+        lambda: (linear_regression, AutoMultivariateNormal(linear_regression)), FEATURES, TARGETS
+    )
     pair.first_step().check()
 
 
 def test_a_maximum_a_posteriori_fit_is_numpyros(twins):
-    fits = twins(lambda: (linear_regression, AutoDelta(linear_regression)), FEATURES, TARGETS).fit(particles=1)
+    fits = twins(lambda: (linear_regression, AutoDelta(linear_regression)), FEATURES, TARGETS).fit(
+        particles=1
+    )
     for site, ours in fits.params.items():
         np.testing.assert_allclose(ours, fits.numpyro_params[site], atol=2e-3, err_msg=site)

@@ -54,7 +54,9 @@ def posterior_of(ops: OnePosteriorSample, *args: Any) -> TemperedPosterior:
 def on_grid(ops: OnePosteriorSample, *tables: np.ndarray) -> list[np.ndarray]:
     """For each table the log density at the grid's points, normalised by summation in double precision."""
     posterior = posterior_of(ops, tables[0])
-    density = jax.jit(jax.vmap(lambda z, rows: posterior.log_density({"theta_unconstrained": z}, rows), (0, None)))
+    density = jax.jit(
+        jax.vmap(lambda z, rows: posterior.log_density({"theta_unconstrained": z}, rows), (0, None))
+    )
     found = []
     for table in tables:
         rows = [jnp.asarray(table)]
@@ -90,14 +92,17 @@ def test_neighbours_densities_differ_by_epsilon_at_most(
     assert ratio <= ops.epsilon + 1e-5
     assert ops.epsilon <= 0.5
     if relation is Relation.ADD_OR_REMOVE_ONE or len(first) == 1:
-        # The worst case is all but attained, so a power twice as large, epsilon / 2B, is not private.
+        # The worst case is all but attained, so a power twice as large, epsilon / 2B, is not
+        # private.
         assert ratio > 0.9 * 0.5
     if len(first) == 1:
         wrong = OnePosteriorSample(spiky, log_likelihood_bound=2.0, epsilon=1.0)
         assert largest_ratio(wrong, *pair) > 1.8 * 0.5
 
 
-@pytest.mark.parametrize("bound", [{"log_likelihood_bound": (999.5, 1000.5)}, {"lipschitz": 1.0, "radius": 0.5}])
+@pytest.mark.parametrize(
+    "bound", [{"log_likelihood_bound": (999.5, 1000.5)}, {"lipschitz": 1.0, "radius": 0.5}]
+)
 def test_log_likelihoods_far_from_zero_are_not_lost_in_rounding(bound: dict[str, Any]) -> None:
     """Summed as they are, 20,000 of about 1000 leave ratios of 1.36 and more."""
 
@@ -113,17 +118,25 @@ def test_log_likelihoods_far_from_zero_are_not_lost_in_rounding(bound: dict[str,
 
 
 @pytest.mark.parametrize("relation", list(Relation.__members__.values())[:2])
-def test_one_record_moves_the_sum_by_its_own_term_whatever_the_others_are(relation: Relation) -> None:
+def test_one_record_moves_the_sum_by_its_own_term_whatever_the_others_are(
+    relation: Relation,
+) -> None:
     """Repeated rounding: in float32 the terms after the first are half a unit each, and are lost or doubled with it."""
     ops = OnePosteriorSample(spiky, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)
-    terms = np.concatenate([np.full(2090, 0.98), np.full(100_000, -0.51 * 2.0**-13)]).astype(np.float32)
-    other = np.append(terms[1:], np.float32(-1.0)) if relation is Relation.REPLACE_ONE else terms[1:]
+    terms = np.concatenate([np.full(2090, 0.98), np.full(100_000, -0.51 * 2.0**-13)]).astype(
+        np.float32
+    )
+    other = (
+        np.append(terms[1:], np.float32(-1.0)) if relation is Relation.REPLACE_ONE else terms[1:]
+    )
     grid = ops.plan.tempering.grid
     assert (grid.most - grid.least) * grid.spacing <= 2.0
     added = [float(exact_sum(jnp.asarray(x), grid)) for x in (terms, other, other[::-1])]
     assert added[1] == added[2]
     assert abs(added[0] - added[1]) <= (2.0 if relation is Relation.REPLACE_ONE else 1.0)
-    assert added[0] == pytest.approx(float(np.sum(terms, dtype=np.float64)), abs=len(terms) * grid.spacing)
+    assert added[0] == pytest.approx(
+        float(np.sum(terms, dtype=np.float64)), abs=len(terms) * grid.spacing
+    )
     one_by_one = [float(np.cumsum(x, dtype=np.float32)[-1]) for x in (terms, terms[1:])]
     assert abs(one_by_one[0] - one_by_one[1]) > 4.0
 
@@ -134,20 +147,28 @@ def test_the_density_of_many_records_moves_no_further() -> None:
     table = np.random.default_rng(7).uniform(0.0, 0.06, 100_000).astype(np.float32)
     table[0] = 1.0
     posterior = posterior_of(ops, table)
-    density = jax.jit(jax.vmap(lambda z, x: posterior.log_density({"theta_unconstrained": z}, [x]), (0, None)))
+    density = jax.jit(
+        jax.vmap(lambda z, x: posterior.log_density({"theta_unconstrained": z}, [x]), (0, None))
+    )
     points = jnp.linspace(-3.0, 2.4, 300)
-    found, other = (np.asarray(density(points, x)) for x in (table, np.append(table[1:], np.float32(-1.0))))
+    found, other = (
+        np.asarray(density(points, x)) for x in (table, np.append(table[1:], np.float32(-1.0)))
+    )
     moved = np.abs(found - other)
     assert np.all(moved > 0.449)
     assert np.all(moved <= ops.epsilon / 2)
-    assert np.abs(found.astype(np.float32) - other.astype(np.float32)).max() > 1.0003 * ops.epsilon / 2
+    assert (
+        np.abs(found.astype(np.float32) - other.astype(np.float32)).max() > 1.0003 * ops.epsilon / 2
+    )
 
 
 def test_the_slope_of_the_density_is_that_of_the_terms_within_the_bounds() -> None:
     ops = OnePosteriorSample(location, log_likelihood_bound=(-3.0, 0.0), epsilon=1.0)
     x = np.random.default_rng(7).normal(size=1_000).astype(np.float32)
     posterior = posterior_of(ops, x)
-    slope = jax.jit(jax.grad(lambda z: posterior.log_density({"theta_unconstrained": z}, [jnp.asarray(x)])))
+    slope = jax.jit(
+        jax.grad(lambda z: posterior.log_density({"theta_unconstrained": z}, [jnp.asarray(x)]))
+    )
     whole = np.float64(x)
     inside = -0.5 * (whole - 0.4) ** 2 - 0.5 * math.log(2 * math.pi) > -3.0
     assert float(slope(jnp.float32(0.4))) == pytest.approx(
@@ -168,7 +189,9 @@ def test_a_record_more_changes_no_other_record_s_term() -> None:
     for at in rng.integers(0, 100, (4, 6)):
         rows[np.arange(6), at] -= (rows @ w.astype(np.float64)) / w[at]
         rows = rows.astype(np.float32).astype(np.float64)
-    ops = OnePosteriorSample(steep, log_likelihood_bound=1.0, epsilon=1.0, relation=Relation.ADD_OR_REMOVE_ONE)
+    ops = OnePosteriorSample(
+        steep, log_likelihood_bound=1.0, epsilon=1.0, relation=Relation.ADD_OR_REMOVE_ONE
+    )
     posterior = posterior_of(ops, rows.astype(np.float32))
     u, _ = posterior.objective.link({"w_unconstrained": jnp.asarray(w)}, jax.random.key(0))
     total = jax.jit(lambda table: posterior.bounded(u, [table])[0])
@@ -180,7 +203,9 @@ def test_a_record_more_changes_no_other_record_s_term() -> None:
 
 def test_a_prior_that_is_too_far_away_is_cut_off() -> None:
     posterior = posterior_of(OnePosteriorSample(location, log_likelihood_bound=3.0, epsilon=1.0), X)
-    both = jax.value_and_grad(lambda z: posterior.log_density({"theta_unconstrained": z}, [jnp.asarray(X)]))
+    both = jax.value_and_grad(
+        lambda z: posterior.log_density({"theta_unconstrained": z}, [jnp.asarray(X)])
+    )
     for place, seen in ((2e4, False), (2.5e4, True)):
         value, slope = both(jnp.float32(place))
         assert math.isinf(float(value)) == seen
@@ -193,7 +218,10 @@ def test_lipschitz_version_holds_for_a_true_and_for_a_false_claim() -> None:
         with numpyro.plate("data", x.shape[0]):
             numpyro.factor("likelihood", 3.0 * jnp.sum(x, axis=-1) * jnp.tanh(20 * (theta - 2.5)))
 
-    pair = np.array([[30.0, 0.0], [0.1, 0.2]], np.float32), np.array([[-30.0, 1e30], [0.1, 0.2]], np.float32)
+    pair = (
+        np.array([[30.0, 0.0], [0.1, 0.2]], np.float32),
+        np.array([[-30.0, 1e30], [0.1, 0.2]], np.float32),
+    )
     false = OnePosteriorSample(line, lipschitz=0.5, radius=0.5, epsilon=0.7)
     assert false.plan.tempering.power == pytest.approx(0.7 / (4 * 0.5 * 0.5), rel=1e-6)
     assert largest_ratio(false, *pair) <= 0.7 + 1e-5
@@ -202,12 +230,20 @@ def test_lipschitz_version_holds_for_a_true_and_for_a_false_claim() -> None:
     ops = OnePosteriorSample(line, lipschitz=3.0 * math.sqrt(2), radius=0.5, epsilon=0.7)
     one, other, density = on_grid(ops, *pair, inside)
     assert np.abs(one - other).max() <= 0.7 + 1e-5
-    exact = -0.5 * GRID**2 + ops.plan.tempering.power * 3.0 * inside.sum() * np.tanh(20 * (GRID - 2.5))
-    np.testing.assert_allclose(np.exp(density), np.exp(exact - np.logaddexp.reduce(exact)), atol=2e-6)
+    exact = -0.5 * GRID**2 + ops.plan.tempering.power * 3.0 * inside.sum() * np.tanh(
+        20 * (GRID - 2.5)
+    )
+    np.testing.assert_allclose(
+        np.exp(density), np.exp(exact - np.logaddexp.reduce(exact)), atol=2e-6
+    )
 
 
 def test_projection() -> None:
-    x, y, label = jnp.array([[3.0, 0.0], [0.3, 0.4], [jnp.inf, 1.0]]), jnp.array([4.0, 0.0, 0.0]), jnp.array([7, 8, 9])
+    x, y, label = (
+        jnp.array([[3.0, 0.0], [0.3, 0.4], [jnp.inf, 1.0]]),
+        jnp.array([4.0, 0.0, 0.0]),
+        jnp.array([7, 8, 9]),
+    )
     x2, y2, label2 = project_records([x, y, label], 2.5)
     np.testing.assert_allclose(x2[:2], [[1.5, 0.0], [0.3, 0.4]], rtol=1e-6)
     np.testing.assert_allclose(y2[:2], [2.0, 0.0], rtol=1e-6)
@@ -220,7 +256,9 @@ def test_without_clipping_and_with_power_one_it_is_the_posterior() -> None:
     assert wide.epsilon == pytest.approx(200.0, rel=1e-6)
     precision = 1 / 4 + len(X)
     expected = -0.5 * precision * (GRID - X.sum() / precision) ** 2
-    np.testing.assert_allclose(np.exp(on_grid(wide, X)[0]), np.exp(expected - np.logaddexp.reduce(expected)), atol=1e-6)
+    np.testing.assert_allclose(
+        np.exp(on_grid(wide, X)[0]), np.exp(expected - np.logaddexp.reduce(expected)), atol=1e-6
+    )
 
 
 def test_a_broken_record_is_a_constant_and_spoils_no_gradient() -> None:
@@ -235,7 +273,9 @@ def test_a_broken_record_is_a_constant_and_spoils_no_gradient() -> None:
     clean_values, clean_slopes = map(np.asarray, both(z, X))
     for value in (math.nan, math.inf):
         values, slopes = both(z, np.append(X, np.float32(value)))
-        np.testing.assert_allclose(values, clean_values + ops.plan.tempering.power * -2.0, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            values, clean_values + ops.plan.tempering.power * -2.0, rtol=1e-5, atol=1e-6
+        )
         np.testing.assert_allclose(slopes, clean_slopes, rtol=1e-5, atol=1e-6)
     # And they are the slopes of the values, but at the kinks where a record's clipping begins.
     numeric = (clean_values[2:] - clean_values[:-2]) / np.asarray(z[2:] - z[:-2])
@@ -250,7 +290,12 @@ def run() -> tuple[OnePosteriorSample, OPSResult]:
     """100 draws, each from a chain of its own, for a coin whose tempered posterior is a Beta, and one broken record."""
     y = np.array([1.0] * 45 + [0.0] * 15 + [math.nan], np.float32)
     ops = OnePosteriorSample(
-        coin, log_likelihood_bound=(-20.0, 0.0), epsilon=8.0, num_draws=100, num_warmup=50, num_samples=10
+        coin,
+        log_likelihood_bound=(-20.0, 0.0),
+        epsilon=8.0,
+        num_draws=100,
+        num_warmup=50,
+        num_samples=10,
     )
     return ops, ops.run(random.key(5), y, progress_bar=False)
 
@@ -324,7 +369,9 @@ def test_composition_is_that_of_pure_mechanisms() -> None:
     assert 0.3 * (1 - 1e-6) < priced(1) <= 0.3
     assert priced(4) == pytest.approx(4 * priced(1), rel=1e-9)
     # Where power 1 is already within epsilon, the price is 4B.
-    assert OnePosteriorSample(coin, log_likelihood_bound=0.5, epsilon=9.0).epsilon == pytest.approx(2.0, rel=1e-6)
+    assert OnePosteriorSample(coin, log_likelihood_bound=0.5, epsilon=9.0).epsilon == pytest.approx(
+        2.0, rel=1e-6
+    )
 
 
 # --- diagnostics -------------------------------------------------------------------------------

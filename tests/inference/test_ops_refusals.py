@@ -42,7 +42,10 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def stand_still(posterior: Any, shapes: Any, leaves: Any, key: Any, **options: Any) -> Chains:
         keys.append(key)
         size = options["num_chains"], options["num_samples"]
-        return Chains({n: np.zeros((*size, *x.shape), np.float32) for n, x in shapes.items()}, np.zeros(size, bool))
+        return Chains(
+            {n: np.zeros((*size, *x.shape), np.float32) for n, x in shapes.items()},
+            np.zeros(size, bool),
+        )
 
     monkeypatch.setattr(_ops, "run_chains", stand_still)
     return keys
@@ -52,7 +55,9 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_random_log_likelihood_is_refused(no_chains: list[Any]) -> None:
     """tests/test_act.py has what is refused by each method."""
     with pytest.raises(ValueError, match="log-likelihood is random"):
-        OnePosteriorSample(dropout, log_likelihood_bound=3.0, epsilon=1.0).run(random.key(), X, progress_bar=False)
+        OnePosteriorSample(dropout, log_likelihood_bound=3.0, epsilon=1.0).run(
+            random.key(), X, progress_bar=False
+        )
     assert not no_chains
 
 
@@ -61,7 +66,10 @@ def test_a_random_log_likelihood_is_refused(no_chains: list[Any]) -> None:
     [
         ({}, "either log_likelihood_bound"),
         ({"lipschitz": 1.0}, "either log_likelihood_bound"),
-        ({"log_likelihood_bound": 1.0, "lipschitz": 1.0, "radius": 1.0}, "either log_likelihood_bound"),
+        (
+            {"log_likelihood_bound": 1.0, "lipschitz": 1.0, "radius": 1.0},
+            "either log_likelihood_bound",
+        ),
         ({"log_likelihood_bound": 0.0}, "log_likelihood_bound is 0.0"),
         ({"log_likelihood_bound": -1.0}, "log_likelihood_bound is -1.0"),
         ({"log_likelihood_bound": math.nan}, "log_likelihood_bound is nan"),
@@ -70,7 +78,10 @@ def test_a_random_log_likelihood_is_refused(no_chains: list[Any]) -> None:
         ({"log_likelihood_bound": (1e8, 1e8 + 1)}, "as 32-bit numbers"),
         ({"log_likelihood_bound": 1.0, "num_draws": 1001}, "no pure epsilon"),
         ({"lipschitz": 1.0, "radius": -2.0}, "radius is -2.0"),
-        ({"lipschitz": 1.0, "radius": 1.0, "relation": Relation.ADD_OR_REMOVE_ONE}, "one record replaced only"),
+        (
+            {"lipschitz": 1.0, "radius": 1.0, "relation": Relation.ADD_OR_REMOVE_ONE},
+            "one record replaced only",
+        ),
         ({"log_likelihood_bound": 1.0, "epsilon": 0.0}, "epsilon is 0.0"),
         ({"log_likelihood_bound": 1.0, "epsilon": math.inf}, "epsilon is inf"),
         ({"log_likelihood_bound": 1.0, "epsilon": None}, "epsilon is None"),
@@ -94,7 +105,11 @@ def test_the_randomness_of_chains_is_a_secret_key_and_not_a_short_one(no_chains:
 @pytest.mark.usefixtures("no_chains")
 def test_a_hidden_number_of_records() -> None:
     hidden = OnePosteriorSample(
-        location, log_likelihood_bound=3.0, epsilon=1.0, relation=Relation.ADD_OR_REMOVE_ONE, num_records=21
+        location,
+        log_likelihood_bound=3.0,
+        epsilon=1.0,
+        relation=Relation.ADD_OR_REMOVE_ONE,
+        num_records=21,
     )
     statement = hidden.run(random.key(), X, progress_bar=False).statement
     # A bound of 3 nats has twice the power here, and neither 20 nor 21 is told.

@@ -13,7 +13,9 @@ from discreet.tabular.models import logistic_regression
 from discreet.tabular.tables import convert, encode, open_records, read_table, schema_from_bounds
 
 ROWS = 700
-SCHEMA = schema_from_bounds("age=0:100,visits=0:50,region=north|south|east,smoker=no|yes", target="smoker")
+SCHEMA = schema_from_bounds(
+    "age=0:100,visits=0:50,region=north|south|east,smoker=no|yes", target="smoker"
+)
 
 
 @pytest.fixture
@@ -27,7 +29,9 @@ def table(tmp_path):
         strict=True,
     )
     path = tmp_path / "table.csv"
-    path.write_text("age,visits,region,smoker\n" + "".join(f"{a:.3f},{v},{r},{s}\n" for a, v, r, s in cells))
+    path.write_text(
+        "age,visits,region,smoker\n" + "".join(f"{a:.3f},{v},{r},{s}\n" for a, v, r, s in cells)
+    )
     return path
 
 
@@ -37,9 +41,15 @@ def test_the_fit_is_that_in_memory_bit_for_bit_and_leaves_the_file_as_it_was(tab
     convert(table, SCHEMA, path)
     before = (path / "x-00").read_bytes()
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(rate=0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=20, num_records=ROWS
+        sampling=dp.PoissonSampling(rate=0.1),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=20,
+        num_records=ROWS,
     )
-    dpsvi = dp.DPSVI(logistic_regression, AutoNormal(logistic_regression), numpyro.optim.Adam(0.02), plan=plan)
+    dpsvi = dp.DPSVI(
+        logistic_regression, AutoNormal(logistic_regression), numpyro.optim.Adam(0.02), plan=plan
+    )
     results = []
     for records in (encode(read_table(table, SCHEMA), SCHEMA), open_records(path)):
         # A seeded key may be used again.
@@ -51,7 +61,9 @@ def test_the_fit_is_that_in_memory_bit_for_bit_and_leaves_the_file_as_it_was(tab
     assert (path / "x-00").read_bytes() == before
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices have a memory of their own")
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="other devices have a memory of their own"
+)
 def test_the_arrays_are_the_file_itself(table) -> None:
     records = convert(table, SCHEMA, table.with_suffix(".records"))
     (leaf,) = take_apart((records.x,), {}).leaves

@@ -55,7 +55,10 @@ def fit_of(noise_multiplier: float) -> dp.DPSVI:
 def test_the_sum_of_a_persons_gradients_is_clipped() -> None:
     """At the origin a row's gradient of the loss is (1/2 - y) (1, x): nine rows of (1, 1) and yes count as five, these as C."""
     fit = fit_of(1e-4)
-    there, gone = (np.asarray(releases_of(fit, *arrays(canary))(dp.random.key(3))).ravel() for canary in (True, False))
+    there, gone = (
+        np.asarray(releases_of(fit, *arrays(canary))(dp.random.key(3))).ravel()
+        for canary in (True, False)
+    )
     # The last number is the private loss.
     np.testing.assert_allclose((there - gone)[:2], -CLIP / np.sqrt(2), rtol=5e-3)
 
@@ -77,12 +80,20 @@ def test_a_step_that_clips_rows_is_no_step_that_clips_persons() -> None:
     """The proof knows which axis is the persons: a sum over rows moves by as many norms as a person has rows."""
 
     def step(key, rows, there, mask, per_row):
-        flat = rows.reshape(-1, rows.shape[-1]) if per_row else jnp.where(there[..., None], rows, 0).sum(axis=1)
+        flat = (
+            rows.reshape(-1, rows.shape[-1])
+            if per_row
+            else jnp.where(there[..., None], rows, 0).sum(axis=1)
+        )
         clipped = dp.clip_records(flat, 1.0)
         clipped = clipped.reshape(rows.shape).sum(axis=1) if per_row else clipped
         return dp.gaussian_mechanism(key, dp.sum_records(clipped, mask), 3.0)
 
-    rows, there, mask = np.zeros((4, ROWS, 2), np.float32), np.ones((4, ROWS), bool), np.ones(4, bool)
+    rows, there, mask = (
+        np.zeros((4, ROWS, 2), np.float32),
+        np.ones((4, ROWS), bool),
+        np.ones(4, bool),
+    )
     args = dp.random.key(), rows, there, mask
     proved = dp.certify(functools.partial(step, per_row=False), *args, records=(1, 2), mask=3)
     assert "noise_multiplier=3.0" in str(proved.event)

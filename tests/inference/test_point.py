@@ -48,7 +48,9 @@ def correlated(xs: Any) -> None:
 
 
 def walk(xs: Any) -> None:
-    _, places = scan(lambda at, _: (numpyro.sample("steps", dist.LogNormal(at, 1.0)),) * 2, 0.0, None, length=4)
+    _, places = scan(
+        lambda at, _: (numpyro.sample("steps", dist.LogNormal(at, 1.0)),) * 2, 0.0, None, length=4
+    )
     with numpyro.plate("data", xs.shape[0]):
         numpyro.sample("x", dist.Normal(places.sum(), 1.0), obs=xs)
 
@@ -61,7 +63,11 @@ def set_up(model: Any, plan: Any, guide: Any = None) -> tuple[DPSVI, dict[str, A
 
 
 @pytest.mark.parametrize(
-    "model", [mixture, *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (regression, correlated, walk))]
+    "model",
+    [
+        mixture,
+        *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (regression, correlated, walk)),
+    ],
 )
 def test_the_data_free_term_and_the_losses_are_numpyro_s_potential_energy(
     model: Any, exact_plan: Any, quick_compilation: Any
@@ -81,7 +87,9 @@ def test_the_data_free_term_and_the_losses_are_numpyro_s_potential_energy(
     def ours(psi: Any) -> Any:
         at, free = objective.link(psi, jax.random.key(0))
         assert set(at["latent"]) <= set(names)
-        return free + jnp.sum(jax.vmap(lambda x: objective.record_loss(at, [x], jax.random.key(0)))(XS))
+        return free + jnp.sum(
+            jax.vmap(lambda x: objective.record_loss(at, [x], jax.random.key(0)))(XS)
+        )
 
     @jax.jit
     @jax.value_and_grad
@@ -97,9 +105,14 @@ def test_the_data_free_term_and_the_losses_are_numpyro_s_potential_energy(
         np.testing.assert_allclose(x[0], u[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_it_starts_at_the_origin_or_where_the_user_says_and_never_at_the_data(exact_plan: Any) -> None:
+def test_it_starts_at_the_origin_or_where_the_user_says_and_never_at_the_data(
+    exact_plan: Any,
+) -> None:
     _, psi, _ = set_up(regression, exact_plan(len(XS)))
-    assert {n: x.shape for n, x in psi.items()} == {"tau_unconstrained": (), "w_unconstrained": (3,)}
+    assert {n: x.shape for n, x in psi.items()} == {
+        "tau_unconstrained": (),
+        "w_unconstrained": (3,),
+    }
     assert all(bool(jnp.all(x == 0)) for x in psi.values())
     there = init_to_value(values={"tau": 2.0, "w": jnp.array([1.0, 2.0, 3.0])})
     dpsvi, psi, objective = set_up(regression, exact_plan(len(XS)), PointGuide(regression, there))
@@ -116,5 +129,7 @@ def test_latents_of_records_are_refused(exact_plan: Any) -> None:
             z = numpyro.sample("z", dist.Normal(m, 1.0))
             numpyro.sample("x", dist.Normal(z, 1.0), obs=xs)
 
-    with pytest.raises(ValueError, match=r"'z' is inside the record plate.*Sum or integrate it out"):
+    with pytest.raises(
+        ValueError, match=r"'z' is inside the record plate.*Sum or integrate it out"
+    ):
         set_up(model, exact_plan(len(XS)))

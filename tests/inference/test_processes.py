@@ -34,7 +34,13 @@ from discreet.tabular.tables import open_records, schema_from_bounds
 
 Y = np.zeros((40, 2), np.float32)
 SAMPLING = dp.PoissonSampling(0.25)
-FACTS = {"sampling": SAMPLING, "clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 4, "num_records": len(Y)}
+FACTS = {
+    "sampling": SAMPLING,
+    "clipping_norm": 1.0,
+    "noise_multiplier": 2.0,
+    "num_steps": 4,
+    "num_records": len(Y),
+}
 PLAN = dp.PrivacyPlan(**FACTS)
 
 
@@ -58,7 +64,9 @@ ENTRIES = {
     **{method.__name__: method for method in METHODS},
     "DPSVI.init": lambda key: make().init(key, Y),
     "gaussian_mechanism": lambda key: dp.gaussian_mechanism(key, jnp.zeros(3), 1.0),
-    "gaussian_mechanism, compiled": lambda key: jax.jit(lambda k: dp.gaussian_mechanism(k, jnp.zeros(3), 1.0))(key),
+    "gaussian_mechanism, compiled": lambda key: jax.jit(
+        lambda k: dp.gaussian_mechanism(k, jnp.zeros(3), 1.0)
+    )(key),
     "laplace_mechanism": lambda key: dp.laplace_mechanism(key, jnp.zeros(3), 1.0),
     "compat.d3p": lambda key: through_d3p(key),
     "exponential_mechanism": lambda key: dp.exponential_mechanism(key, jnp.zeros(3), 1.0),
@@ -78,15 +86,17 @@ TABLE = pyarrow.table({"age": [1.0, 2.0], "smoker": ["no", "yes"]})
 
 
 def own_release(key, y):
-    return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(y, 1.0), jnp.ones(len(y), bool)), 2.0)
+    return dp.gaussian_mechanism(
+        key, dp.sum_records(dp.clip_records(y, 1.0), jnp.ones(len(y), bool)), 2.0
+    )
 
 
 def through_d3p(key):
     _, get_batch = d3p.minibatch.subsample_batchify_data((Y,), 10)
     loss = numpyro.infer.Trace_ELBO()
-    return d3p.svi.DPSVI(d3p_model, AutoNormal(d3p_model), Adam(0.01), loss, 1.0, 2.0, batches=get_batch).init(
-        key, Y[:10]
-    )
+    return d3p.svi.DPSVI(
+        d3p_model, AutoNormal(d3p_model), Adam(0.01), loss, 1.0, 2.0, batches=get_batch
+    ).init(key, Y[:10])
 
 
 def refusals(key):
@@ -175,7 +185,10 @@ def test_other_processes_get_the_text_of_refusals(raises, words):
     [
         (lambda: float(CELL), "ValueError"),
         (lambda: take_apart([1.0], {}), "ValueError"),  # ours, but no RefusedError
-        (lambda: step_sizes(lambda t: float(CELL), 3), "TypeError"),  # ours, and repeats what the user's function said
+        (
+            lambda: step_sizes(lambda t: float(CELL), 3),
+            "TypeError",
+        ),  # ours, and repeats what the user's function said
         (lambda: jnp.zeros(3).reshape(CELL), "TypeError"),
         (lambda: {}[CELL], "KeyError"),
     ],
@@ -199,7 +212,9 @@ def several(part, folder, count=2, **environment):
         over_processes.main()
     """
     devices = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count}"}
-    ended = run_children(code, [{"WHO": str(number), **devices, **environment} for number in range(count)])
+    ended = run_children(
+        code, [{"WHO": str(number), **devices, **environment} for number in range(count)]
+    )
     files = [folder / f"{part}-{number}.json" for number in range(count)]
     found = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     return found, [out for out, _ in ended], [status for _, status in ended]
@@ -229,7 +244,9 @@ def test_two_processes_make_the_fit_of_one_device(began):
         np.testing.assert_allclose(losses, one.losses, rtol=1e-4, atol=1e-3)
         assert second[name] == first[name]
         assert "4 devices (cpu) of 2 processes" in " ".join(statement.split())
-    one = over_processes.make(num_records=40).run(dp.random.key(3), over_processes.X[:40], progress_bar=False)
+    one = over_processes.make(num_records=40).run(
+        dp.random.key(3), over_processes.X[:40], progress_bar=False
+    )
     np.testing.assert_allclose(first["rows of its own"], one.trace.iterates, rtol=1e-4, atol=1e-5)
     # Records in shards are in the order of these.
     rows = open_records(folder / "shards").x
@@ -254,7 +271,9 @@ def test_four_processes_make_the_fit_of_one_device(tmp_path):
     iterates, gradients = first["seed"]
     np.testing.assert_allclose(iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(gradients, one.trace.gradients, rtol=1e-4, atol=1e-4)
-    assert first["certificate"] == repr(few.certify(over_processes.X[:9], keep_gradients=True).event)
+    assert first["certificate"] == repr(
+        few.certify(over_processes.X[:9], keep_gradients=True).event
+    )
     statement = " ".join(first["secret"][1].split())
     assert "4 devices (cpu) of 4 processes" in statement
     assert "Proved before it ran" in statement
@@ -333,13 +352,19 @@ ENDS = [
     ("raises", "a checkpoint", 0, 70),
     ("raises", "the result", 1, 70),
     ("raises", "after the run", 0, 70),
-    *(("dies", stage, turn % 2, None) for turn, stage in enumerate([*over_processes.STAGES, "before the run"])),
+    *(
+        ("dies", stage, turn % 2, None)
+        for turn, stage in enumerate([*over_processes.STAGES, "before the run"])
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("what", "stage", "victim", "code"),
-    [pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(ENDS)],
+    [
+        pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0))
+        for number, case in enumerate(ENDS)
+    ],
 )
 def test_what_ends_one_process_ends_all_within_40_seconds(tmp_path, what, stage, victim, code):
     """By an exit code that says so; without process 0, where JAX's service is, JAX itself may end the others by SIGABRT."""
@@ -356,7 +381,9 @@ def test_what_fails_before_anything_is_spent_is_told_to_all(tmp_path):
     first, second, outputs, statuses = both("refuses", tmp_path)
     assert statuses == [0, 0], outputs
     for stage in over_processes.FORESEEN:
-        assert first[stage] == "RefusedError: Process 1 refused: KeyError"  # whose message may quote a record
+        assert (
+            first[stage] == "RefusedError: Process 1 refused: KeyError"
+        )  # whose message may quote a record
         assert second[stage] == "KeyError: 'planted'"
 
 
@@ -374,7 +401,9 @@ def test_after_twenty_kills_of_any_process_the_bits_are_those_of_a_fit_never_sto
     chance, kills = np.random.default_rng(seed), 0
     while kills < 20:
         since = "start" if kills % 4 == 0 else "step"
-        kill = f"{chance.integers(2)},{since},{chance.uniform(0, 8 if since == 'start' else 0.6):.3f}"
+        kill = (
+            f"{chance.integers(2)},{since},{chance.uniform(0, 8 if since == 'start' else 0.6):.3f}"
+        )
         *_, outputs, statuses = both("killed", tmp_path, KILL=kill)
         if statuses == [0, 0]:
             break  # done before all kills
@@ -407,7 +436,9 @@ def test_an_array_over_several_devices_is_warned_of_and_fitted():
             np.testing.assert_allclose(result.params[name], x, rtol=1e-5)
         print("alike")
     """
-    ((out, status),) = run_children(code, [{"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}])
+    ((out, status),) = run_children(
+        code, [{"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}]
+    )
     assert status == 0, out
     assert "warned: ['discreet was given an array that is sharded" in out
     assert "alike" in out

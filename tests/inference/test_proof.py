@@ -76,7 +76,9 @@ def make(model=mean_model, guide=None, *, sampling=POISSON, relation=ADD, clippi
         num_records=N,
         relation=relation,
     )
-    return dp.DPSVI(model, guide or AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan, **options)
+    return dp.DPSVI(
+        model, guide or AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan, **options
+    )
 
 
 HONEST = {
@@ -131,7 +133,9 @@ def test_the_statement_of_a_fit_does_not_follow_the_number_of_records():
 
 def weaken(monkeypatch, wrong):
     release = mechanisms.release
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise, *of: wrong(release, key, total, noise, *of))
+    monkeypatch.setattr(
+        mechanisms, "release", lambda key, total, noise, *of: wrong(release, key, total, noise, *of)
+    )
 
 
 WRONG = {
@@ -142,12 +146,12 @@ WRONG = {
     "the same noise twice": lambda release, key, total, noise, *of: jax.tree.map(
         lambda a, b: (a + b) / 2, release(key, total, noise, *of), release(key, total, noise, *of)
     ),
-    "a leaf without noise": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
-        gradient=jax.tree.map(lambda x: x.astype(jnp.float32), total.gradient)
-    ),
-    "the loss beside": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
-        loss=total.loss.astype(jnp.float32)
-    ),
+    "a leaf without noise": lambda release, key, total, noise, *of: release(
+        key, total, noise, *of
+    )._replace(gradient=jax.tree.map(lambda x: x.astype(jnp.float32), total.gradient)),
+    "the loss beside": lambda release, key, total, noise, *of: release(
+        key, total, noise, *of
+    )._replace(loss=total.loss.astype(jnp.float32)),
     "released twice": lambda release, key, total, noise, *of: jax.tree.map(
         lambda a, b: (a + b) / 2,
         *[release(k, total, noise, *of) for k in jax.random.split(key)],
@@ -170,7 +174,11 @@ _ASKED_FOR = {"half the noise", "the loss beside"}
 
 
 @pytest.mark.parametrize(
-    "wrong", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _ASKED_FOR)) for name in WRONG]
+    "wrong",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _ASKED_FOR))
+        for name in WRONG
+    ],
 )
 def test_a_fit_that_does_more_runs_if_asked_to_and_says_so(monkeypatch, wrong):
     weaken(monkeypatch, WRONG[wrong])
@@ -178,7 +186,11 @@ def test_a_fit_that_does_more_runs_if_asked_to_and_says_so(monkeypatch, wrong):
     with pytest.raises(dp.PrivacyError, match="require_proof"):
         make().run(key, X, progress_bar=False)
     statement = make().run(key, X, progress_bar=False, require_proof=False).statement
-    assert [x for x in (*statement.warnings, *statement.violations) if x.startswith(("Not proved", "It ran although"))]
+    assert [
+        x
+        for x in (*statement.warnings, *statement.violations)
+        if x.startswith(("Not proved", "It ran although"))
+    ]
 
 
 def test_a_worse_event_is_a_violation(monkeypatch):
@@ -232,10 +244,23 @@ def square(u, record, bits):
 
 
 def drawn_by(sampling):
-    return lambda key: mechanisms.draw_batch(sampling.drawing(N), key, jax.tree.map(jnp.asarray, sampling.prepare(N)))
+    return lambda key: mechanisms.draw_batch(
+        sampling.drawing(N), key, jax.tree.map(jnp.asarray, sampling.prepare(N))
+    )
 
 
-def program(keys, u, xs, *, draw=None, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
+def program(
+    keys,
+    u,
+    xs,
+    *,
+    draw=None,
+    batch=lambda b: b,
+    table=lambda x: x,
+    loss=square,
+    engine=None,
+    norm=2.0,
+):
     total, _ = mechanisms.clipped_sum(
         engine or BookKeepingEngine(),
         loss if isinstance(loss, Loss) else Loss(loss),
@@ -264,13 +289,17 @@ def padded(sampling, num_records, padding):
     """A program that draws from a table whose last rows hold no record."""
     drawing = dataclasses.replace(sampling.drawing(num_records), padding=padding)
     tables = jax.tree.map(jnp.asarray, sampling.prepare(num_records))
-    return lambda keys, u, xs: program(keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables))
+    return lambda keys, u, xs: program(
+        keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables)
+    )
 
 
 def test_rows_without_a_record_are_in_no_batch():
     """The event is that of a draw from the records, fewer than the rows."""
     fixed = dp.FixedSizeSampling(10)
-    assert certify(padded(fixed, N - 3, 3), dp.Relation.REPLACE_ONE).event.source_dataset_size == N - 3
+    assert (
+        certify(padded(fixed, N - 3, 3), dp.Relation.REPLACE_ONE).event.source_dataset_size == N - 3
+    )
     with pytest.raises(dp.PrivacyError, match="not those of a sample of the table"):
         certify(padded(fixed, N - 3, 2), dp.Relation.REPLACE_ONE)
     with pytest.raises(dp.PrivacyError, match="The sampler Everybody is not on the list"):
@@ -288,7 +317,9 @@ DISHONEST = {
     "rows moved against their mask": {"batch": lambda b: b._replace(mask=b.mask[::-1])},
     "all rows count": {"batch": lambda b: b._replace(mask=jnp.ones_like(b.mask))},
     "a batch that was not drawn": {
-        "batch": lambda b: Batch(jnp.arange(len(b.mask), dtype=jnp.int32), jnp.ones(len(b.mask), bool))
+        "batch": lambda b: Batch(
+            jnp.arange(len(b.mask), dtype=jnp.int32), jnp.ones(len(b.mask), bool)
+        )
     },
     "rows that depend on other rows": {"table": lambda x: x - x.mean()},
     "rows in another order": {"table": lambda x: jnp.sort(x)},
@@ -306,7 +337,9 @@ def test_other_operands_are_refused(name):
 
 def test_a_loss_that_reads_the_table_is_refused():
     def step(keys, u, xs):
-        return program(keys, u, xs, loss=lambda u, record, bits: jnp.square(record[0] - u) * xs.mean())
+        return program(
+            keys, u, xs, loss=lambda u, record, bits: jnp.square(record[0] - u) * xs.mean()
+        )
 
     with pytest.raises(dp.PrivacyError, match="depends on others"):
         certify(step)
@@ -350,7 +383,9 @@ def test_bits_that_somebody_else_sees_are_refused():
 
     def before(keys, u, xs):
         bits = jax.random.bits(keys.local, (dp.PoissonSampling(0.2).capacity(N),))
-        return program(keys, u, xs, loss=Loss(lambda u, record, _: jnp.square(record[0] - u), ())), bits
+        return program(
+            keys, u, xs, loss=Loss(lambda u, record, _: jnp.square(record[0] - u), ())
+        ), bits
 
     with pytest.raises(dp.PrivacyError, match="twice"):
         certify(before)
@@ -394,7 +429,13 @@ def test_a_mask_of_the_table_is_not_understood():
     keys = jax.eval_shape(StepKeys.derive, dp.random.key())
     with pytest.raises(dp.PrivacyError):
         dp.certify(
-            lambda keys, u, xs, mask: program(keys, u, xs), keys, jnp.zeros(()), X, np.ones(N, bool), records=2, mask=3
+            lambda keys, u, xs, mask: program(keys, u, xs),
+            keys,
+            jnp.zeros(()),
+            X,
+            np.ones(N, bool),
+            records=2,
+            mask=3,
         )
 
 

@@ -22,7 +22,11 @@ Y = np.sin(3 * X)
 
 def plan():
     return PrivacyPlan(
-        sampling=PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=1.0, num_steps=2, num_records=ROWS
+        sampling=PoissonSampling(0.5),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=2,
+        num_records=ROWS,
     )
 
 
@@ -133,7 +137,8 @@ def wrong_size(x, y):
 def no_made_up_record(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("people", x.shape[0]):
-        # Zero and one are both impossible here, so no placeholder that we make up has a finite loss.
+        # Zero and one are both impossible here, so no placeholder that we make up has a finite
+        # loss.
         numpyro.factor("y", -w * jnp.log(y - 1.0))
 
 
@@ -168,7 +173,13 @@ def test_a_placeholder_whose_loss_is_not_finite(refused):
 
 def test_a_placeholder_mends_that():
     rows = 2.0 + np.abs(Y)
-    run(no_made_up_record, guide, X, rows, placeholder=(np.zeros(1, np.float32), np.full(1, 2.5, np.float32)))
+    run(
+        no_made_up_record,
+        guide,
+        X,
+        rows,
+        placeholder=(np.zeros(1, np.float32), np.full(1, 2.5, np.float32)),
+    )
 
 
 # --- guides --------------------------------------------------------------------------------
@@ -216,7 +227,11 @@ def guide_without_parameters(x, y):
         (model, guide_misses, ("'w'", "Add one of that name", "AutoGuide")),
         (model, guide_with_stranger, ("'stranger'", "is_auxiliary")),
         (model, guide_not_reparametrised, ("'w'", "reparametrised", "Normal")),
-        (model, guide_reads_records, ("guide's distribution", "records", "keyword arguments to DPSVI")),
+        (
+            model,
+            guide_reads_records,
+            ("guide's distribution", "records", "keyword arguments to DPSVI"),
+        ),
         (model, guide_observes, ("'y'", "belong in the model")),
         (model, guide_without_parameters, ("param site", "nothing to fit")),
         (local, local_guide_with_parameters, ("'locs'", "shared weights")),

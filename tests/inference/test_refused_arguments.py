@@ -66,7 +66,17 @@ def run(*records, the_plan=None, key=KEY, **options):
         ((X, list(Y)), (TypeError, ValueError), ()),
         ((X, jax.random.split(jax.random.key(0), ROWS)), TypeError, ("PRNG keys",)),
     ],
-    ids=["lengths", "no rows", "no columns", "no array", "scalar", "nan", "strings", "list", "keys"],
+    ids=[
+        "lengths",
+        "no rows",
+        "no columns",
+        "no array",
+        "scalar",
+        "nan",
+        "strings",
+        "list",
+        "keys",
+    ],
 )
 def test_records_that_are_none(refused, records, error, words):
     with refused(error, *words):
@@ -84,7 +94,9 @@ def test_columns_of_a_data_frame_are_records_and_words_are_not(refused):
         take_apart((table["word"],), {})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.array([1.0, np.nan]), jnp.array(jnp.inf)])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), np.array([1.0, np.nan]), jnp.array(jnp.inf)]
+)
 def test_a_public_argument_that_is_not_finite(refused, value):
     with refused(ValueError, "'scale'", "NaN or an infinity"):
         run(scale=value)

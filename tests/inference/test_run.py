@@ -59,7 +59,9 @@ def result(dpsvi, table):
     return dpsvi.run(dp.random.key(3), *table, progress_bar=False)
 
 
-def test_the_same_seed_gives_the_same_bits_however_the_loop_is_cut(dpsvi, table, result, monkeypatch):
+def test_the_same_seed_gives_the_same_bits_however_the_loop_is_cut(
+    dpsvi, table, result, monkeypatch
+):
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 7)
     monkeypatch.setattr(_loop, "_SHORT_CHUNK", 7)
     again = dpsvi.run(dp.random.key(3), *table, progress_bar=False)
@@ -117,7 +119,10 @@ def test_fits_the_data_with_little_noise(table):
     state = dp.DPSVI(model, AutoNormal(model), optax.adam(3e-2), plan=plan)
     start = state.init(dp.random.key(5), *table, init_params=fit.params)
     exact = np.mean(
-        [state.evaluate(start._replace(rng_key=dp.random.key(i)), *table, non_private=True) for i in range(5)]
+        [
+            state.evaluate(start._replace(rng_key=dp.random.key(i)), *table, non_private=True)
+            for i in range(5)
+        ]
     )
     assert tail.mean() == pytest.approx(exact, rel=0.15)
 
@@ -134,7 +139,14 @@ def test_nothing_printed_or_pickled_holds_the_key(dpsvi, table):
     words = [str(w) for w in np.asarray(jax.random.key_data(key))]
     fit = dpsvi.run(key, *table, progress_bar=False)
     state = dpsvi.init(key, *table)
-    for text in (repr(fit), str(fit), repr(state), str(state), str(fit.statement), fit.statement.to_json()):
+    for text in (
+        repr(fit),
+        str(fit),
+        repr(state),
+        str(state),
+        str(fit.statement),
+        fit.statement.to_json(),
+    ):
         assert not any(re.search(rf"\b{w}\b", text) for w in words)
     stored = pickle.dumps(fit)
     assert np.asarray(jax.random.key_data(key)).tobytes() not in stored
@@ -151,19 +163,25 @@ def test_init_uses_no_value_of_the_records(dpsvi, table):
     one = dpsvi.init(dp.random.key(9), *table)
     other = dpsvi.init(dp.random.key(9), 100 + 0 * table[0], 1 + 0 * table[1])
     same = jax.tree.map(
-        lambda a, b: bool(jnp.all(a == b)), (one.optim_state, one.loss_center), (other.optim_state, other.loss_center)
+        lambda a, b: bool(jnp.all(a == b)),
+        (one.optim_state, one.loss_center),
+        (other.optim_state, other.loss_center),
     )
     assert all(jax.tree.leaves(same))
 
 
 def test_records_that_are_not_finite_change_nothing(dpsvi, table):
     """Full batches, so that both fits use the same rows and noise."""
-    full = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(3e-2), plan=make_plan(sampling=dp.FullBatch()))
+    full = dp.DPSVI(
+        model, AutoNormal(model), numpyro.optim.Adam(3e-2), plan=make_plan(sampling=dp.FullBatch())
+    )
     x, y = (np.concatenate([part, part[:5]]) for part in table)
     x[-5:, 0] = [np.nan, np.inf, -np.inf, 3e38, np.nan]
     with_broken = full.run(dp.random.key(4), x, y, progress_bar=False)
     without = full.run(dp.random.key(4), *table, progress_bar=False)
-    np.testing.assert_allclose(with_broken.trace.iterates, without.trace.iterates, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(
+        with_broken.trace.iterates, without.trace.iterates, rtol=2e-4, atol=2e-4
+    )
     assert np.all(np.isfinite(with_broken.losses))
 
 
@@ -200,7 +218,9 @@ def test_a_mask_drops_rows(table, dpsvi):
     padded = [np.concatenate([part, np.full_like(part[:9], np.nan)]) for part in rows]
     short, _ = dpsvi.update(state, *rows)
     masked, _ = dpsvi.update(state, *padded, mask=jnp.arange(39) < 30)
-    for a, b in zip(jax.tree.leaves(short.optim_state), jax.tree.leaves(masked.optim_state), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(short.optim_state), jax.tree.leaves(masked.optim_state), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -208,14 +228,16 @@ def test_a_mask_drops_rows(table, dpsvi):
 def test_the_loss_costs_what_it_says(table, share):
     """With a share s, noise on the gradient grows by 1 / sqrt(1 - s); without one there is no loss."""
     plan = make_plan(num_steps=400, sampling=dp.FullBatch(), noise_multiplier=3.0)
-    fit = dp.DPSVI(model, AutoNormal(model), numpyro.optim.SGD(1e-6), plan=plan, loss_share=share).run(
-        dp.random.key(1), np.nan * table[0], table[1], progress_bar=False
-    )
+    fit = dp.DPSVI(
+        model, AutoNormal(model), numpyro.optim.SGD(1e-6), plan=plan, loss_share=share
+    ).run(dp.random.key(1), np.nan * table[0], table[1], progress_bar=False)
     # Broken records add nothing: what moves the location is noise and, by SGD, hardly the prior.
     steps = np.diff(fit.trace.iterates[:, :DIM].astype(np.float64), axis=0) / 1e-6
     expected = 3.0 / np.sqrt(1 - share)
     # iterates are float32, about 1e-7 apart: their differences carry that over the learning rate
-    spread = np.sqrt(max(np.var(steps) - np.var(np.spacing(np.float32(1.0)) / 1e-6 / 4 * np.ones(1)), 0))
+    spread = np.sqrt(
+        max(np.var(steps) - np.var(np.spacing(np.float32(1.0)) / 1e-6 / 4 * np.ones(1)), 0)
+    )
     assert spread == pytest.approx(expected, rel=0.1)
     assert np.all(np.isnan(fit.losses)) == (share == 0.0)
 
@@ -250,7 +272,9 @@ def test_ctrl_c_returns_what_is_done_at_the_price_of_the_plan(dpsvi, table, resu
 
 def test_runs_outside_the_main_thread(dpsvi, table, result):
     fits = []
-    thread = threading.Thread(target=lambda: fits.append(dpsvi.run(dp.random.key(3), *table, progress_bar=False)))
+    thread = threading.Thread(
+        target=lambda: fits.append(dpsvi.run(dp.random.key(3), *table, progress_bar=False))
+    )
     thread.start()
     thread.join()
     np.testing.assert_array_equal(fits[0].losses, result.losses)
@@ -312,12 +336,19 @@ def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypat
     with pytest.raises(TimeoutError) as late:
         dpsvi.run(dp.random.key(3), *table, progress_bar=False)
     partial = late.value.partial_result
-    assert partial.steps_completed == len(partial.losses) == len(partial.trace.steps) == sum(seen) < 60
+    assert (
+        partial.steps_completed == len(partial.losses) == len(partial.trace.steps) == sum(seen) < 60
+    )
     assert partial.statement.epsilon == dpsvi.plan.epsilon(partial.statement.delta)
-    np.testing.assert_array_equal(partial.trace.iterates[-1][:DIM], partial.last_params["w_auto_loc"])
+    np.testing.assert_array_equal(
+        partial.trace.iterates[-1][:DIM], partial.last_params["w_auto_loc"]
+    )
     assert "The plan is spent" in late.value.__notes__[0]
 
 
 def test_the_bias_of_the_losses_is_said(result):
     (said,) = (words for words in result.statement.released if "loss" in words)
-    assert "biased where losses of records differ by more than its size from an artificial one's" in said
+    assert (
+        "biased where losses of records differ by more than its size from an artificial one's"
+        in said
+    )

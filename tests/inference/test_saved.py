@@ -37,7 +37,10 @@ def other(xs, y=None, *, scale=1.0):
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """Make up a result with a guide; that of a real fit is in test_run.py."""
-    rng, names = np.random.default_rng(0), ("w_auto_loc", "w_auto_scale", "sigma_auto_loc", "sigma_auto_scale")
+    rng, names = (
+        np.random.default_rng(0),
+        ("w_auto_loc", "w_auto_scale", "sigma_auto_loc", "sigma_auto_scale"),
+    )
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.2),
         clipping_norm=dp.AdaptiveClipping(initial=0.5),
@@ -46,9 +49,14 @@ def result(tmp_path_factory):
         num_records=200,
         relation=dp.Relation.ADD_OR_REMOVE_ONE,
     )
-    params = {name: rng.uniform(0.1, 1, (2,) if name[0] == "w" else ()).astype(np.float32) for name in names}
+    params = {
+        name: rng.uniform(0.1, 1, (2,) if name[0] == "w" else ()).astype(np.float32)
+        for name in names
+    }
     iterates = rng.normal(size=(60, 6)).astype(np.float32)
-    gradients = np.concatenate([iterates[:1], iterates[:-1]]) + rng.normal(size=(60, 6)).astype(np.float32)
+    gradients = np.concatenate([iterates[:1], iterates[:-1]]) + rng.normal(size=(60, 6)).astype(
+        np.float32
+    )
     statement = make_statement(plan, steps_completed=60, reproducible=False).with_notes("a note\n")
     # An epsilon that does not exist must come back, too.
     point = dataclasses.replace(statement.figures.profile[-1], epsilon=float("inf"))
@@ -61,7 +69,10 @@ def result(tmp_path_factory):
         shares=np.zeros((60, 2)),
         trace=Trace(np.arange(60), iterates, gradients),
         statement=dataclasses.replace(
-            statement, figures=dataclasses.replace(statement.figures, profile=(*statement.figures.profile[:-1], point))
+            statement,
+            figures=dataclasses.replace(
+                statement.figures, profile=(*statement.figures.profile[:-1], point)
+            ),
         ),
         plan=plan,
         steps_completed=60,
@@ -88,12 +99,18 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         assert shown.converged is (None if len(iterates) < 20 else not said)
         assert judged.statement.use == dp.report.PREDICTION
         assert ("had not converged" in judged.statement.use_reason) == said
-        assert "of the gradients were shortened. Do not read single coefficients" in judged.statement.use_reason
+        assert (
+            "of the gradients were shortened. Do not read single coefficients"
+            in judged.statement.use_reason
+        )
         assert ("had not converged" in judged._repr_html_()) == said
         assert "for prediction" in repr(judged)
     clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.5, 1.0]))
     assert _result._judged(result.statement, clipped, 3).use == dp.report.NOT_USABLE
-    assert "50.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped, 3).use_reason
+    assert (
+        "50.0 % (± 0) of the gradients were shortened"
+        in _result._judged(result.statement, clipped, 3).use_reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +137,12 @@ def test_a_fit_that_goes_on_at_its_speed_is_not_usable(result, size):
     assert "% of their change came in the second half of the fit" in judged.use_reason
 
 
-@pytest.mark.parametrize(("records", "parameters", "few"), [(753, 8, False), (601, 9, True), (601, 100, False)])
-def test_records_that_are_too_few_for_the_parameters_make_a_fit_not_usable(records, parameters, few):
+@pytest.mark.parametrize(
+    ("records", "parameters", "few"), [(753, 8, False), (601, 9, True), (601, 100, False)]
+)
+def test_records_that_are_too_few_for_the_parameters_make_a_fit_not_usable(
+    records, parameters, few
+):
     """By public numbers: fits of 753 people and 8 parameters predicted at epsilon 1, some of 601 and 9 did not."""
     plan = defaults_for(logistic_regression).plan(epsilon=1.0, num_records=records)
     assert bool(_result.too_few(plan, parameters)) == few
@@ -141,7 +162,10 @@ def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
         found = dataclasses.replace(result, shares=np.full((60, 2), shares))
         return dataclasses.replace(found, statement=_result._judged(result.statement, found, 3))
 
-    for shares, words in (([0.5, 1.0], "Not usable: 50.0 %"), ([0.0, 0.5], "records did not count")):
+    for shares, words in (
+        ([0.5, 1.0], "Not usable: 50.0 %"),
+        ([0.0, 0.5], "records did not count"),
+    ):
         with pytest.warns(dp.inference.UseWarning, match=words):
             _result.warn_of_use(judged(shares), result.statement)
     with warnings.catch_warnings():
@@ -165,7 +189,9 @@ def test_a_loaded_result_is_the_saved_one(result, path):
 def test_the_same_key_gives_the_same_draws(result, path):
     loaded = dp.load_result(path, model, AutoNormal(model), scale=2.0)
     key = jax.random.key(1)
-    fixed = dataclasses.replace(result.plan, clipping_norm=9.0)  # noise_aware refuses an adaptive one
+    fixed = dataclasses.replace(
+        result.plan, clipping_norm=9.0
+    )  # noise_aware refuses an adaptive one
     pair = [dataclasses.replace(x, plan=fixed) for x in (result, loaded)]
     for ours, theirs in [
         (result, loaded),
@@ -183,7 +209,9 @@ def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, 
     fields = {field.name for field in dataclasses.fields(result)}
     assert set(saved) == fields - {"_objective"}
     assert saved["_form"] == _result.Form(
-        (({"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")), {}), ("w", "sigma"), False
+        (({"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")), {}),
+        ("w", "sigma"),
+        False,
     )
 
 
@@ -200,14 +228,18 @@ def test_without_a_guide_draws_are_refused(path):
 
 def test_another_model_or_guide_is_refused(result, path):
     with pytest.raises(
-        ValueError, match="of a fit of the global latents w, sigma, and this model has the global latents v"
+        ValueError,
+        match="of a fit of the global latents w, sigma, and this model has the global latents v",
     ):
         dp.load_result(path, other, AutoNormal(other))
     with pytest.raises(
-        ValueError, match=r"param site 'sigma_auto_loc' is float32 of shape .. in the file, and absent in"
+        ValueError,
+        match=r"param site 'sigma_auto_loc' is float32 of shape .. in the file, and absent in",
     ):
         dp.load_result(path, model, AutoMultivariateNormal(model))
-    wider = dataclasses.replace(result, params={**result.params, "w_auto_scale": np.ones(3, np.float32)})
+    wider = dataclasses.replace(
+        result, params={**result.params, "w_auto_scale": np.ones(3, np.float32)}
+    )
     with pytest.raises(ValueError, match=r"'w_auto_scale' is float32 of shape .3,."):
         dp.load_result(wider.save(path), model, AutoNormal(model))
 

@@ -16,7 +16,12 @@ from discreet.privacy.verify._programs import trace
 
 N = 300
 X = np.random.default_rng(0).normal(0.5, 1.0, (N, 2)).astype(np.float32)
-FACTS = {"sampling": dp.PoissonSampling(0.1), "clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 100}
+FACTS = {
+    "sampling": dp.PoissonSampling(0.1),
+    "clipping_norm": 1.0,
+    "noise_multiplier": 2.0,
+    "num_steps": 100,
+}
 
 
 def model(x, width=1.0):
@@ -27,7 +32,9 @@ def model(x, width=1.0):
 
 def make(program=model, guide=None, optim=None, options=(), **changes):
     plan = dp.PrivacyPlan(num_records=N, **{**FACTS, **changes})
-    return dp.DPSVI(program, guide or AutoNormal(program), optim or Adam(0.05), plan=plan, **dict(options))
+    return dp.DPSVI(
+        program, guide or AutoNormal(program), optim or Adam(0.05), plan=plan, **dict(options)
+    )
 
 
 def run(dpsvi):
@@ -85,7 +92,10 @@ def test_plans_differ_where_they_should():
     assert len(few.losses) == 90
     quiet = run(make())
     assert np.std(loud.losses) > 3 * np.std(quiet.losses)
-    small, large = (run(make(clipping_norm=c, noise_multiplier=1e-3, sampling=dp.FullBatch())) for c in (0.01, 1e3))
+    small, large = (
+        run(make(clipping_norm=c, noise_multiplier=1e-3, sampling=dp.FullBatch()))
+        for c in (0.01, 1e3)
+    )
     assert small.params["mean_auto_loc"] != pytest.approx(large.params["mean_auto_loc"], rel=1e-2)
 
 
@@ -99,7 +109,9 @@ def test_other_programs_are_not_shared():
     tight = run(make(narrow, noise_multiplier=0.1))
     width["now"] = 10.0
     wide = run(make(narrow, noise_multiplier=0.1))
-    assert np.all(np.abs(tight.params["mean_auto_loc"]) < 0.1 * np.abs(wide.params["mean_auto_loc"]))
+    assert np.all(
+        np.abs(tight.params["mean_auto_loc"]) < 0.1 * np.abs(wide.params["mean_auto_loc"])
+    )
     slow, fast = (run(make(optim=Adam(size), noise_multiplier=0.1)) for size in (1e-6, 0.05))
     assert np.abs(slow.params["mean_auto_loc"] - fast.params["mean_auto_loc"]).max() > 0.1
     share = run(make(options={"loss_share": 0.0}))
@@ -138,7 +150,9 @@ def half(numbers):
 
 FAULTS = {
     "sigma halved inside": half,
-    "sigma of a program of its own": lambda numbers: numbers._replace(noise_multiplier=jnp.float32(1.0)),
+    "sigma of a program of its own": lambda numbers: numbers._replace(
+        noise_multiplier=jnp.float32(1.0)
+    ),
     "sigma from the number of steps": lambda numbers: numbers._replace(
         noise_multiplier=numbers.num_steps.astype(jnp.float32)
     ),
@@ -152,7 +166,9 @@ def test_a_step_that_takes_another_sigma_has_no_proof(monkeypatch, fault):
     monkeypatch.setattr(
         PrivateStep,
         "move",
-        lambda self, state, keys, numbers, *rest: move(self, state, keys, FAULTS[fault](numbers), *rest),
+        lambda self, state, keys, numbers, *rest: move(
+            self, state, keys, FAULTS[fault](numbers), *rest
+        ),
     )
     with pytest.raises(dp.PrivacyError, match="require_proof"):
         run(make())
@@ -181,7 +197,9 @@ def test_a_certificate_runs_with_the_values_that_it_knows():
         return dp.gaussian_mechanism(key, jnp.sum(dp.clip_records(x, 1.0), axis=0), 2 * sigma)
 
     key, sigma = dp.random.key(1), np.float32(3.0)
-    certificate = dp.certify(release, key, X, Given(sigma), records=1, relation=dp.Relation.REPLACE_ONE)
+    certificate = dp.certify(
+        release, key, X, Given(sigma), records=1, relation=dp.Relation.REPLACE_ONE
+    )
     assert certificate.event.noise_multiplier == pytest.approx(6.0)
     assert "3.0" in str(certificate)
     assert certificate(key, X, sigma).shape == (2,)

@@ -62,16 +62,36 @@ def logits(eta):
 
 FAMILIES = {
     "Bernoulli": (lambda eta: dist.Bernoulli(logits=eta), BINARY, "0 and 1"),
-    "Categorical": (lambda eta: dist.Categorical(logits=logits(eta)), 2 * CLASSES, "whole numbers from 0 to 2"),
-    "OrderedLogistic": (lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 1.0])), CLASSES + 1, "from 0 to 2"),
+    "Categorical": (
+        lambda eta: dist.Categorical(logits=logits(eta)),
+        2 * CLASSES,
+        "whole numbers from 0 to 2",
+    ),
+    "OrderedLogistic": (
+        lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 1.0])),
+        CLASSES + 1,
+        "from 0 to 2",
+    ),
     "Poisson": (lambda eta: dist.Poisson(jnp.exp(eta)), 3 * BINARY, "whole numbers from 0"),
-    "NegativeBinomial": (lambda eta: dist.NegativeBinomial2(jnp.exp(eta), 1.0), 3 * BINARY, "whole numbers from 0"),
-    "ZeroInflated": (lambda eta: dist.ZeroInflatedPoisson(0.2, jnp.exp(eta)), 3 * BINARY, "whole numbers from 0"),
+    "NegativeBinomial": (
+        lambda eta: dist.NegativeBinomial2(jnp.exp(eta), 1.0),
+        3 * BINARY,
+        "whole numbers from 0",
+    ),
+    "ZeroInflated": (
+        lambda eta: dist.ZeroInflatedPoisson(0.2, jnp.exp(eta)),
+        3 * BINARY,
+        "whole numbers from 0",
+    ),
     "Binomial": (lambda eta: dist.Binomial(5, logits=eta), 5 * BINARY, "whole numbers"),
     "Gamma": (lambda eta: dist.Gamma(1.0, jnp.exp(eta)), BINARY + 1, "above 0"),
     "Beta": (lambda eta: dist.Beta(1.0, jnp.exp(eta)), BINARY / 2 + 0.2, "from 0 to 1"),
     "Normal": (lambda eta: dist.Normal(eta, 1), X, "finite numbers"),
-    "Truncated": (lambda eta: dist.TruncatedNormal(eta, 1.0, low=0.0), BINARY + 0.5, "finite numbers"),
+    "Truncated": (
+        lambda eta: dist.TruncatedNormal(eta, 1.0, low=0.0),
+        BINARY + 0.5,
+        "finite numbers",
+    ),
 }
 WRONG = {
     "Bernoulli": (2 * BINARY - 1, BINARY + 1, 100 * BINARY, np.where(ONE, 9, BINARY)),
@@ -123,7 +143,9 @@ def two_sites(x, y):
 def in_batches(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", x.shape[0], subsample_size=4):
-        numpyro.sample("y", dist.Bernoulli(logits=numpyro.subsample(x, 0) * w), obs=numpyro.subsample(y, 0))
+        numpyro.sample(
+            "y", dist.Bernoulli(logits=numpyro.subsample(x, 0) * w), obs=numpyro.subsample(y, 0)
+        )
 
 
 def summed_out(x, y):
@@ -147,7 +169,11 @@ PAIRS = np.stack([X, X], 1), np.stack([NINE, BINARY], 1)
         (in_batches, (X, NINE), "'y'"),
         (summed_out, (X, NINE), "'y'"),
         # An integer cannot be missing: such a row is no absent record.
-        (lambda g, y: regression(lambda eta: dist.Normal(eta, 1))(g, y), (TRIALS, np.where(ONE, np.nan, X)), "'y'"),
+        (
+            lambda g, y: regression(lambda eta: dist.Normal(eta, 1))(g, y),
+            (TRIALS, np.where(ONE, np.nan, X)),
+            "'y'",
+        ),
     ],
     ids=["trials", "persons", "second site", "batches", "summed out", "missing"],
 )
@@ -197,7 +223,9 @@ class Missing(dist.Distribution):
         super().__init__(jnp.shape(loc), ())
 
     def log_prob(self, value):
-        return jnp.where(jnp.isnan(value), 0.0, dist.Normal(self.loc, 1).log_prob(jnp.nan_to_num(value)))
+        return jnp.where(
+            jnp.isnan(value), 0.0, dist.Normal(self.loc, 1).log_prob(jnp.nan_to_num(value))
+        )
 
 
 def of_a_users(x, y):
@@ -216,10 +244,20 @@ def of_a_users(x, y):
         (of_components, (X, X)),
         (soft, (X, BINARY / 2)),
         (of_a_users, (X, np.where(ONE, np.nan, X))),
-        # Nothing is known of such a record, as of one that a process adds to have as many as the others.
+        # Nothing is known of such a record, as of one that a process adds to have as many as the
+        # others.
         (two_sites, (np.where(ONE, np.nan, X), np.where(ONE, np.nan, BINARY))),
     ],
-    ids=["masked", "persons", "never", "latent support", "mixture", "soft labels", "users", "absent"],
+    ids=[
+        "masked",
+        "persons",
+        "never",
+        "latent support",
+        "mixture",
+        "soft labels",
+        "users",
+        "absent",
+    ],
 )
 def test_records_that_count_are_let_through(model, records) -> None:
     refusal_of(model, *records)(*records)
@@ -255,7 +293,9 @@ def test_a_group_that_is_none(effect) -> None:
     check = refusal_of(looked_up(effect), GROUP, X)
     check(GROUP, X)
     for wrong in (GROUP + 1, np.where(ONE, 4, GROUP), np.where(ONE, -1, GROUP)):
-        with pytest.raises(ValueError, match=r"an index outside of the array.*test_support\.py:.*0 to n - 1"):
+        with pytest.raises(
+            ValueError, match=r"an index outside of the array.*test_support\.py:.*0 to n - 1"
+        ):
             check(wrong.astype(np.int32), X)
 
 
@@ -309,7 +349,11 @@ def test_a_row_that_a_process_added_is_absent_whatever_its_integers() -> None:
 
 
 PLAN = dp.PrivacyPlan(
-    sampling=dp.PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=1.0, num_steps=2, num_records=ROWS
+    sampling=dp.PoissonSampling(0.5),
+    clipping_norm=1.0,
+    noise_multiplier=1.0,
+    num_steps=2,
+    num_records=ROWS,
 )
 
 
@@ -322,10 +366,12 @@ def labels(x, y):
 def methods():
     dpsvi = dp.DPSVI(labels, AutoNormal(labels), numpyro.optim.Adam(0.1), plan=PLAN)
     return {
-        "DPSVI": lambda key, *table, **options: dpsvi.run(key, *table, progress_bar=False, **options),
-        "DPSGLD": lambda key, *table, **options: dp.DPSGLD(labels, plan=PLAN, step_size=(1e-3, 10.0, 0.5)).run(
+        "DPSVI": lambda key, *table, **options: dpsvi.run(
             key, *table, progress_bar=False, **options
         ),
+        "DPSGLD": lambda key, *table, **options: dp.DPSGLD(
+            labels, plan=PLAN, step_size=(1e-3, 10.0, 0.5)
+        ).run(key, *table, progress_bar=False, **options),
         "OnePosteriorSample": lambda key, *table, **options: dp.OnePosteriorSample(
             labels, log_likelihood_bound=5.0, epsilon=1.0
         ).run(key, *table, **options),
@@ -337,9 +383,15 @@ def methods():
 
 @pytest.mark.parametrize("method", methods())
 def test_nothing_is_spent(method, tmp_path) -> None:
-    relation = dp.Relation.REPLACE_ONE if method == "OnePosteriorSample" else dp.Relation.ADD_OR_REMOVE_ONE
-    ledger = Ledger.create(tmp_path / "ledger", epsilon=50.0, delta=1e-3, dataset="table", relation=relation)
+    relation = (
+        dp.Relation.REPLACE_ONE if method == "OnePosteriorSample" else dp.Relation.ADD_OR_REMOVE_ONE
+    )
+    ledger = Ledger.create(
+        tmp_path / "ledger", epsilon=50.0, delta=1e-3, dataset="table", relation=relation
+    )
     before = ledger.path.read_bytes()
-    with pytest.raises(ValueError, match="'y' that its distribution cannot produce: BernoulliLogits takes 0 and 1"):
+    with pytest.raises(
+        ValueError, match="'y' that its distribution cannot produce: BernoulliLogits takes 0 and 1"
+    ):
         methods()[method](dp.random.key(), X, 2 * BINARY - 1, ledger=ledger)
     assert ledger.path.read_bytes() == before

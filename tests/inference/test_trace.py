@@ -89,11 +89,17 @@ def test_the_running_mean_is_that_of_the_last_tenth_wherever_the_fit_stops(num_s
     assert over == tenth
 
 
-def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_last_iterate(monkeypatch):
+def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_last_iterate(
+    monkeypatch,
+):
     """With 840,000 parameters or more the trace has room for fewer than 20 rows."""
     y = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.2), clipping_norm=1.0, noise_multiplier=20.0, num_steps=400, num_records=200
+        sampling=dp.PoissonSampling(0.2),
+        clipping_norm=1.0,
+        noise_multiplier=20.0,
+        num_steps=400,
+        num_records=200,
     )
 
     def model(y):
@@ -107,11 +113,15 @@ def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_las
 
     whole = fit()
     for module in (_loop, _loop):
-        monkeypatch.setattr(module, "TraceRecorder", lambda dim, n: TraceRecorder(dim, n, max_bytes=4 * dim * 7))
+        monkeypatch.setattr(
+            module, "TraceRecorder", lambda dim, n: TraceRecorder(dim, n, max_bytes=4 * dim * 7)
+        )
     large = fit()
     assert len(large.trace.steps) < 10
     assert large.averaged_over == 40
     assert "averaged over 40" in repr(large)
-    np.testing.assert_allclose(large.trace.average(), whole.trace.iterates[-40:].mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(
+        large.trace.average(), whole.trace.iterates[-40:].mean(axis=0), rtol=1e-4
+    )
     # Its noise is less than the last iterate's.
     assert np.abs(large.params["mean_auto_loc"] - large.last_params["mean_auto_loc"]).max() > 1e-3

@@ -32,7 +32,12 @@ def table():
 
 
 def make(plan_changes=None, guide=None, program=model, **options):
-    facts = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "num_steps": 3, "num_records": NUM_RECORDS}
+    facts = {
+        "clipping_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "num_steps": 3,
+        "num_records": NUM_RECORDS,
+    }
     facts = {"sampling": dp.PoissonSampling(0.2), **facts, **(plan_changes or {})}
     plan = dp.PrivacyPlan(**facts)
     return dp.DPSVI(program, guide or AutoNormal(program), optax.adam(1e-2), plan=plan, **options)
@@ -42,7 +47,9 @@ def run(dpsvi, *args, key=None, **kwargs):
     return dpsvi.run(dp.random.key() if key is None else key, *args, progress_bar=False, **kwargs)
 
 
-@pytest.mark.parametrize("option", ["plan", "loss_share", "perturb", "optim", "guide", "static_kwargs"])
+@pytest.mark.parametrize(
+    "option", ["plan", "loss_share", "perturb", "optim", "guide", "static_kwargs"]
+)
 def test_options_are_fixed(option):
     """Otherwise a cached step would run with the old noise, and the statement speak of the new."""
     with pytest.raises(AttributeError, match=option):
@@ -59,7 +66,9 @@ def test_a_traced_update_beyond_the_plan_sees_no_record(table):
     one, loss = update(state, *[part[:40] for part in table])
     other, _ = update(state, *[part[40:80] for part in table])
     assert np.isnan(loss)
-    for a, b in zip(jax.tree.leaves(one.optim_state), jax.tree.leaves(other.optim_state), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one.optim_state), jax.tree.leaves(other.optim_state), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -89,7 +98,9 @@ class TestNoiseIsDrawnOnce:
         dpsvi = make({"sampling": dp.FullBatch()})
         state = dpsvi.init(dp.random.key(2), *table)
         with pytest.raises(TypeError, match="all rows have one key"):
-            jax.eval_shape(jax.vmap(lambda *x: dpsvi.update(state, *x)), *[np.stack([x, x]) for x in table])
+            jax.eval_shape(
+                jax.vmap(lambda *x: dpsvi.update(state, *x)), *[np.stack([x, x]) for x in table]
+            )
 
     def test_a_state_is_updated_once(self, table):
         dpsvi = make({"sampling": dp.FullBatch()})
@@ -158,7 +169,9 @@ def test_a_wrapped_autoguide_forgets_what_it_saw(table, how):
     state = dpsvi.init(dp.random.key(1), *table)
     assert auto.prototype_trace is not earlier
     fresh = make(guide=AutoDiagonalNormal(model)).init(dp.random.key(1), *table)
-    for a, b in zip(jax.tree.leaves(state.optim_state), jax.tree.leaves(fresh.optim_state), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(state.optim_state), jax.tree.leaves(fresh.optim_state), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -231,7 +244,9 @@ class TestModelsThatNumPyroTakes:
         np.testing.assert_allclose(ours.trace.iterates, plain.trace.iterates, rtol=1e-5)
 
     @pytest.mark.parametrize("perturb", ["latents", "parameters"])
-    @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive)])
+    @pytest.mark.parametrize(
+        "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive)]
+    )
     def test_low_precision_parameters(self, table, perturb, dtype):
         def coarse(x, y):
             b = numpyro.param("b", jnp.zeros(2, dtype))
@@ -282,7 +297,9 @@ def test_a_number_beyond_float32_is_no_warning(table):
 def test_kept_iterates_do_not_depend_on_the_clock(table, monkeypatch):
     """For models too large to keep every step, the interval alone decides."""
     recorder = _loop.TraceRecorder
-    monkeypatch.setattr(_loop, "TraceRecorder", lambda dim, steps: recorder(dim, steps, max_bytes=30 * 4 * dim))
+    monkeypatch.setattr(
+        _loop, "TraceRecorder", lambda dim, steps: recorder(dim, steps, max_bytes=30 * 4 * dim)
+    )
     traces = []
     for seconds in (1e-4, 0.01):
         monkeypatch.setattr(_loop, "_SECONDS_A_CHUNK", seconds)

@@ -76,7 +76,9 @@ def test_debits_add_up_and_outlive_the_object(ledger):
 
 
 def test_fits_of_another_unit_than_the_ledgers_are_refused(tmp_path, ledger):
-    people = dp.Ledger.create(tmp_path / "p.ledger", dataset="survey", epsilon=2.0, delta=1e-5, unit="one person")
+    people = dp.Ledger.create(
+        tmp_path / "p.ledger", dataset="survey", epsilon=2.0, delta=1e-5, unit="one person"
+    )
     assert people.unit == "one person"
     units = ["one person", "one person with up to 5 rows"]
     for unit in units:
@@ -154,7 +156,9 @@ def test_a_changed_line_is_noticed_and_nothing_is_debited(ledger, change):
 @pytest.mark.essential
 def test_a_cut_end_is_noticed_by_whoever_has_a_statement(ledger):
     receipts = [ledger.debit(plan(), delta=1e-6, method="DPSVI") for _ in range(2)]
-    ledger.path.write_text("".join(line + "\n" for line in ledger.path.read_text().splitlines()[:2]))
+    ledger.path.write_text(
+        "".join(line + "\n" for line in ledger.path.read_text().splitlines()[:2])
+    )
     assert ledger.verify(receipts[0].hash) == 2
     with pytest.raises(dp.LedgerError, match="missing at its end"):
         ledger.verify(receipts[1].hash)
@@ -174,7 +178,12 @@ def test_a_line_that_was_being_written_counts_for_nothing(ledger):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be opened"), (b"", "not a ledger"), (b"{}\n", "was changed"), (b"\x00\xff\n", "not an entry")],
+    [
+        (None, "cannot be opened"),
+        (b"", "not a ledger"),
+        (b"{}\n", "was changed"),
+        (b"\x00\xff\n", "not an entry"),
+    ],
 )
 def test_what_is_no_ledger_is_refused(tmp_path, content, message):
     path = tmp_path / "x"
@@ -190,11 +199,14 @@ def test_a_ledger_is_begun_once(ledger):
 
 
 @pytest.mark.parametrize(
-    "cap", [{"epsilon": 0}, {"epsilon": float("inf")}, {"delta": 0.0}, {"delta": 1.0}, {"dataset": " "}]
+    "cap",
+    [{"epsilon": 0}, {"epsilon": float("inf")}, {"delta": 0.0}, {"delta": 1.0}, {"dataset": " "}],
 )
 def test_a_cap_that_is_none_is_refused_and_leaves_no_file(tmp_path, cap):
     with pytest.raises(ValueError, match=r"must be|no name"):
-        dp.Ledger.create(tmp_path / "x", **{"dataset": "survey", "epsilon": 1.0, "delta": 1e-5, **cap})
+        dp.Ledger.create(
+            tmp_path / "x", **{"dataset": "survey", "epsilon": 1.0, "delta": 1e-5, **cap}
+        )
     assert not (tmp_path / "x").exists()
 
 
@@ -249,7 +261,9 @@ print(*(process.exitcode for process in processes))
 def test_eight_processes_spend_no_more_than_there_is(ledger):
     """The cap of 2 allows 20 of 24 debits of 0.1. The processes are forked where JAX has no threads."""
     command = [sys.executable, "-c", _SPENDERS, ledger.path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.split()
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300
+    ).stdout.split()
     assert len(done) == 8
     assert sum(map(int, done)) == len(ledger.debits) == 20
     assert ledger.spent <= 2.0
@@ -271,7 +285,9 @@ while True:
 def test_a_killed_writer_leaves_every_debit_that_it_had_told_of(tmp_path):
     ledger = dp.Ledger.create(tmp_path / "x", dataset="survey", epsilon=1000.0, delta=0.1)
     for pause in (0.05, 0.11, 0.23):
-        process = subprocess.Popen([sys.executable, "-c", _DEBITS, ledger.path], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DEBITS, ledger.path], stdout=subprocess.PIPE, text=True
+        )
         first = int(process.stdout.readline())
         time.sleep(pause)
         process.send_signal(signal.SIGKILL)
@@ -338,15 +354,21 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
 
 
 @pytest.mark.essential
-def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
+def test_a_standardisation_and_the_fit_after_it_are_two_debits(
+    ledger, dpsvi, monkeypatch, tmp_path
+):
     """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
     from discreet.methods.inference._checkpoint import Checkpoint
 
-    first = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000)
+    first = dp.standardise.Standardisation.calibrate(
+        epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000
+    )
     begin, y = Checkpoint.begin, Y[:, None]
 
     def fit(**options):
-        return dpsvi.run(dp.random.key(), scaling(y)[:, 0], progress_bar=False, ledger=ledger, **options)
+        return dpsvi.run(
+            dp.random.key(), scaling(y)[:, 0], progress_bar=False, ledger=ledger, **options
+        )
 
     def crash(*arguments):
         begin(*arguments)
@@ -361,7 +383,9 @@ def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, mo
     fitted = fit(checkpoint=tmp_path / "saved")
     plans, statements = (first, dpsvi.plan), (scaling.statement, fitted.statement)
     assert [debit.event for debit in ledger.debits] == [plan.event() for plan in plans]
-    assert [statement.figures.event for statement in statements] == [str(plan.event()) for plan in plans]
+    assert [statement.figures.event for statement in statements] == [
+        str(plan.event()) for plan in plans
+    ]
     assert [statement.receipt.number for statement in statements] == [1, 2]
     assert ledger.epsilon_if_planned_together(1e-6) == dp.accounting.composed(*plans).epsilon(1e-6)
 
@@ -370,7 +394,9 @@ def test_one_posterior_sample_is_debited_as_a_pure_event(ledger, monkeypatch):
     from discreet.methods.inference import _ops
 
     ops = dp.OnePosteriorSample(model, log_likelihood_bound=5.0, epsilon=0.5, relation=ADD)
-    monkeypatch.setattr(_ops, "run_chains", lambda *args, **options: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr(
+        _ops, "run_chains", lambda *args, **options: (_ for _ in ()).throw(MemoryError)
+    )
     with pytest.raises(MemoryError):
         ops.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
     assert ledger.spent == pytest.approx(0.5, rel=1e-3)
@@ -382,10 +408,14 @@ EVENTS = [
     dp_event.GaussianDpEvent(2.0),
     dp_event.LaplaceDpEvent(3.0),
     pure_event(0.3),
-    dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 500),
+    dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 500
+    ),
     dp_event.SampledWithoutReplacementDpEvent(100, 7, dp_event.GaussianDpEvent(3.0)),
     dp_event.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 1.5),
-    dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(2.0), dp_event.NoOpDpEvent(), pure_event(0.1)]),
+    dp_event.ComposedDpEvent(
+        [dp_event.GaussianDpEvent(2.0), dp_event.NoOpDpEvent(), pure_event(0.1)]
+    ),
 ]
 
 
@@ -395,7 +425,8 @@ def test_events_come_back_as_they_were(event):
 
 
 @pytest.mark.parametrize(
-    "content", [None, {}, {"kind": "x"}, {"kind": "gaussian"}, {"kind": "gaussian", "noise_multiplier": "1"}]
+    "content",
+    [None, {}, {"kind": "x"}, {"kind": "gaussian"}, {"kind": "gaussian", "noise_multiplier": "1"}],
 )
 def test_what_is_no_event_is_refused(content):
     with pytest.raises(ValueError, match="event"):
@@ -409,16 +440,18 @@ def test_divergences_are_those_of_quadrature(rate, noise):
     from scipy.stats import norm
 
     def log_mixture(x):
-        return np.logaddexp(np.log1p(-rate) + norm.logpdf(x, 0, noise), np.log(rate) + norm.logpdf(x, 1, noise))
+        return np.logaddexp(
+            np.log1p(-rate) + norm.logpdf(x, 0, noise), np.log(rate) + norm.logpdf(x, 1, noise)
+        )
 
     def divergence(order, p, q):
         def density(x):
             return np.exp(order * p(x) + (1 - order) * q(x))
 
         reach = 12 * noise + order
-        return np.log(quad(density, -reach, reach, epsrel=1e-11, epsabs=0, limit=400, points=[0, 1, order])[0]) / (
-            order - 1
-        )
+        return np.log(
+            quad(density, -reach, reach, epsrel=1e-11, epsabs=0, limit=400, points=[0, 1, order])[0]
+        ) / (order - 1)
 
     event = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise))
     found = renyi_bound(event, ADD).divergences
@@ -435,7 +468,9 @@ def test_the_filter_never_promises_more_than_composition_does():
     for _ in range(10):
         times = int(rng.integers(1, 30))
         step = dp_event.SelfComposedDpEvent(
-            dp_event.PoissonSampledDpEvent(10 ** rng.uniform(-3, -0.5), dp_event.GaussianDpEvent(rng.uniform(0.8, 4))),
+            dp_event.PoissonSampledDpEvent(
+                10 ** rng.uniform(-3, -0.5), dp_event.GaussianDpEvent(rng.uniform(0.8, 4))
+            ),
             100,
         )
         relation = [ADD, REPLACE][int(rng.integers(2))]
@@ -469,4 +504,6 @@ def test_the_slack_of_a_plan_leaves_several_fits_the_cheaper_way():
 
 def test_without_noise_nothing_holds():
     assert np.all(np.isinf(renyi_bound(dp_event.NonPrivateDpEvent(), ADD).divergences))
-    assert PrivacyFilter(5.0, 1e-6).spent([cost_of(dp_event.NonPrivateDpEvent(), ADD, delta=1e-7)]) == float("inf")
+    assert PrivacyFilter(5.0, 1e-6).spent(
+        [cost_of(dp_event.NonPrivateDpEvent(), ADD, delta=1e-7)]
+    ) == float("inf")

@@ -19,7 +19,9 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
     table = pyarrow.table(table)
     for (name, *by), cells in zip(plan.sums, plan.sum_cells, strict=True):
         low, high = plan.schema.columns[place[name]].limits
-        numbers = table[name].cast("double" if not pyarrow.types.is_date32(table[name].type) else "int32")
+        numbers = table[name].cast(
+            "double" if not pyarrow.types.is_date32(table[name].type) else "int32"
+        )
         z = (2 * numbers.to_numpy().astype(float) - low - high) / (high - low)
         cell = np.zeros(len(z), int)
         for each in by:
@@ -27,7 +29,9 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
         sums += [np.bincount(cell, np.nan_to_num(x), cells) for x in (z, 1 - z**2)]
     counted = np.concatenate(counts)
     sums = np.concatenate([np.zeros(0), *sums])
-    return Marginals(plan, counted, plan.state(reproducible=True), sums, np.zeros(sum(plan.person_cells)))
+    return Marginals(
+        plan, counted, plan.state(reproducible=True), sums, np.zeros(sum(plan.person_cells))
+    )
 
 
 def noisy(released: Marginals, rng: np.random.Generator, times: float = 1.0) -> Marginals:

@@ -32,7 +32,10 @@ ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 NAMES = ("a", "b", "c", "long", "longer")
 SCHEMA = Schema(
     columns=(
-        *(Column(name=name, kind=Kind.CATEGORICAL, categories=("x", "y", "z")) for name in NAMES[:3]),
+        *(
+            Column(name=name, kind=Kind.CATEGORICAL, categories=("x", "y", "z"))
+            for name in NAMES[:3]
+        ),
         *(Column(name=name, kind=Kind.REAL, bounds=(0, 1)) for name in NAMES[3:]),
     )
 )
@@ -73,12 +76,18 @@ def test_a_tenth_is_for_choices_and_stronger_claims_are_refused(relation, monkey
     monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
     true = query_file.exponential_mechanism
     with monkeypatch.context() as fault:
-        fault.setattr(query_file, "exponential_mechanism", lambda k, s, epsilon: true(k, s, 1.01 * epsilon))
+        fault.setattr(
+            query_file, "exponential_mechanism", lambda k, s, epsilon: true(k, s, 1.01 * epsilon)
+        )
         with pytest.raises(dp.PrivacyError):
             plan.choosing(key)
     count = release_file.count_cells
     with monkeypatch.context() as fault:
-        fault.setattr(release_file, "count_cells", lambda x, m, s, t, w, c: count(x, m, s, t, [2 * i for i in w], c))
+        fault.setattr(
+            release_file,
+            "count_cells",
+            lambda x, m, s, t, w, c: count(x, m, s, t, [2 * i for i in w], c),
+        )
         with pytest.raises(dp.PrivacyError):
             plan.choosing(key)
 
@@ -90,7 +99,11 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
     found = private_marginals(dp.random.key(), people(), plan, ledger=ledger, keep=kept.append)
     assert found.plan.tables[5] == ("a", "b")
     assert len({frozenset(table) for table in found.plan.tables}) == 7
-    assert (len(found.counts), found.plan.open, found.plan.event()) == (sum(found.plan.cells), 0, plan.event())
+    assert (len(found.counts), found.plan.open, found.plan.event()) == (
+        sum(found.plan.cells),
+        0,
+        plan.event(),
+    )
     table = people()
     for one, other in found.plan.tables[5:]:
         levels = found.plan.levels.encode(table)
@@ -101,9 +114,12 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
         # False alarm below 1e-4: a mean square of that many normals.
         assert abs(np.mean(noise**2) - 1) < 5.5 * math.sqrt(2 / noise.size)
     assert len(ledger.debits) == 1
-    assert "pairs of columns more, each chosen by the exponential mechanism" in " ".join(str(found.statement).split())
+    assert "pairs of columns more, each chosen by the exponential mechanism" in " ".join(
+        str(found.statement).split()
+    )
     assert "5 releases were made" in " ".join(str(found.statement).split())
-    # What was counted before the first choice, after it and after the second; each can be kept and fitted.
+    # What was counted before the first choice, after it and after the second; each can be kept and
+    # fitted.
     assert [len(part.plan.tables) for part in kept] == [5, 6, 7]
     read = Marginals.load(kept[1].save(tmp_path / "part.counts"))
     assert read.plan == kept[1].plan
@@ -115,7 +131,10 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
     # Pairs that are in no table are named, since no interval of what relates them can be trusted.
     for part in kept:
         note = fit_twins(part, components=2, num_steps=2)[1].statement.notes[-1]
-        named = {frozenset(pair.split(" × ")) for pair in note.partition(": ")[2].partition(".")[0].split(", ")}
+        named = {
+            frozenset(pair.split(" × "))
+            for pair in note.partition(": ")[2].partition(".")[0].split(", ")
+        }
         assert named == {frozenset(x) for x in itertools.combinations(NAMES, 2)} - {
             frozenset(x) for x in part.plan.tables
         }
@@ -128,7 +147,9 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
 def test_what_noise_alone_would_add_is_taken_from_the_scores(fault, monkeypatch) -> None:
     """A pair of many cells is far from any model, by chance; nothing is gained by counting it."""
     if fault:
-        monkeypatch.setattr(release_file.math, "sqrt", lambda x: 0.0 if x == 2 / math.pi else x**0.5)
+        monkeypatch.setattr(
+            release_file.math, "sqrt", lambda x: 0.0 if x == 2 / math.pi else x**0.5
+        )
     plan = MarginalsPlan(
         schema=SCHEMA,
         tables=tuple((name,) for name in NAMES),
@@ -207,7 +228,10 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
     data, schema = wide(columns)
     pyarrow.csv.write_csv(pyarrow.table(data), "wide.csv")
     (tmp_path / "schema.toml").write_text(schema_to_toml(schema))
-    run, given = CliRunner(), ["wide.csv", "--schema", "schema.toml", "--epsilon", "1", "--delta", "1e-6"]
+    run, given = (
+        CliRunner(),
+        ["wide.csv", "--schema", "schema.toml", "--epsilon", "1", "--delta", "1e-6"],
+    )
     words = ["fit", "--model", "twin", "--data", *given, "--components", "4"]
     if columns > 25:
         described = run.invoke(app, ["describe", *given])
@@ -218,13 +242,27 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
     with monkeypatch.context() as broken:
         true = Refit.__call__
         calls = []
-        broken.setattr(Refit, "__call__", lambda *args: calls.append(1) or (true(*args) if len(calls) < 3 else 1 / 0))
+        broken.setattr(
+            Refit,
+            "__call__",
+            lambda *args: calls.append(1) or (true(*args) if len(calls) < 3 else 1 / 0),
+        )
         failed = run.invoke(app, [*words, "--choices", "4", "--out", "chosen"])
     assert failed.exit_code == 1
     assert "chosen/twin.counts" in failed.stderr
     part = Marginals.load("chosen/twin.counts")
     assert len(part.plan.tables) == 2 * columns - 1 + 2
-    again = ["fit", "--model", "twin", "--data", "chosen/twin.counts", "--components", "4", "--out", "again"]
+    again = [
+        "fit",
+        "--model",
+        "twin",
+        "--data",
+        "chosen/twin.counts",
+        "--components",
+        "4",
+        "--out",
+        "again",
+    ]
     assert run.invoke(app, again).exit_code == 0
     drawn = run.invoke(app, ["synth", "again", "--twins", "1", "--out", "twins"])
     assert drawn.exit_code == 0, drawn.stderr
@@ -239,7 +277,9 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
 
 # --- the whole loop is audited -------------------------------------------------------------
 
-BITS = tuple(Column(name=f"bit{place}", kind=Kind.BINARY, categories=("no", "yes")) for place in range(9))
+BITS = tuple(
+    Column(name=f"bit{place}", kind=Kind.BINARY, categories=("no", "yes")) for place in range(9)
+)
 LOOP_DELTA = 1e-3
 
 
@@ -263,7 +303,9 @@ class Adversary:
 
     def __call__(self, released, pairs):
         del released
-        return np.concatenate([[1, 0, 0, 1] if place % 3 else [0, 0, 0, 2] for place in range(len(pairs))])
+        return np.concatenate(
+            [[1, 0, 0, 1] if place % 3 else [0, 0, 0, 2] for place in range(len(pairs))]
+        )
 
 
 def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
@@ -290,12 +332,24 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
             quick.setattr(MarginalsPlan, name, lambda *_, value=value, **__: value)
         sides = ({column.name: cells for column in BITS} for cells in (["no", "yes"], ["yes"]))
         sides = zip(sides, (0, runs), strict=True)
-        both = [np.array([released(table, 10**6 + first + run) for run in range(runs)]) for table, first in sides]
+        both = [
+            np.array([released(table, 10**6 + first + run) for run in range(runs)])
+            for table, first in sides
+        ]
     together, choices = plan.event().events
     once = release_file.ComposedDpEvent([together, choices.event])
     scores = {"chosen": lambda x: x[:, 2], "counts": lambda x: x[:, 1]}
-    how = {"delta": LOOP_DELTA, "confidence": 0.99, "scores": scores, "relation": plan.relation, "target": "the loop"}
-    return [verdict_of(*both, claim=profile(event, plan.relation), **how) for event in (plan.event(), once)]
+    how = {
+        "delta": LOOP_DELTA,
+        "confidence": 0.99,
+        "scores": scores,
+        "relation": plan.relation,
+        "target": "the loop",
+    }
+    return [
+        verdict_of(*both, claim=profile(event, plan.relation), **how)
+        for event in (plan.event(), once)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +368,9 @@ def test_an_audit_of_the_whole_loop_finds_what_is_wrong_with_it(fault, monkeypat
     with monkeypatch.context() as planted:
         if fault == "chosen pairs have little noise":
             choosing = MarginalsPlan.choosing
-            less = release_file.dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 50)
+            less = release_file.dataclasses.replace(
+                plan, noise_multiplier=plan.noise_multiplier / 50
+            )
             wrong = lambda own, *rest: (choosing(own, *rest)[0], choosing(less, *rest)[1])  # noqa: E731
             planted.setattr(MarginalsPlan, "choosing", wrong)
             # Before it runs, the sum of the proofs is more than the plan.

@@ -38,7 +38,10 @@ SHARES = (0.1, 0.5, 0.9)
 
 def column(name, *categories, **options):
     return Column(
-        name=name, kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL, categories=categories, **options
+        name=name,
+        kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL,
+        categories=categories,
+        **options,
     )
 
 
@@ -96,7 +99,10 @@ def of_numbers(own: Column, table) -> dict:
     if not own.kind.has_bounds:
         return {}
     values = table[own.name].drop_null().to_numpy()
-    found = {("quantile", own.name, share): np.quantile(values, share, method="inverted_cdf") for share in SHARES}
+    found = {
+        ("quantile", own.name, share): np.quantile(values, share, method="inverted_cdf")
+        for share in SHARES
+    }
     return found | {("mean", own.name): values.mean(), ("sd", own.name): values.std()}
 
 
@@ -104,7 +110,10 @@ def figures(found: Description) -> dict:
     every: dict = {"records": found.num_records}
     for names, x in found.pairs.items():
         every |= {("counts", *names): x.counts, ("shares", *names): x.shares}
-    parts = [((), found.columns), *(((group.by, group.label), group.columns) for group in found.groups)]
+    parts = [
+        ((), found.columns),
+        *(((group.by, group.label), group.columns) for group in found.groups),
+    ]
     for group in found.groups:
         every[("counts", group.by, group.label)] = group.num_records
     for of, columns in parts:
@@ -113,11 +122,15 @@ def figures(found: Description) -> dict:
             every[("shares", name, *of)] = x.shares
             if x.mean is not None:
                 every |= {("mean", name, *of): x.mean, ("sd", name, *of): x.sd}
-            every |= {("quantile", name, share, *of): figure for share, figure in x.quantiles.items()}
+            every |= {
+                ("quantile", name, share, *of): figure for share, figure in x.quantiles.items()
+            }
     return every
 
 
-def coverage(plan: MarginalsPlan, table, *, level=0.9, repeats: int = REPEATS, noise: float = 1.0, by=()) -> dict:
+def coverage(
+    plan: MarginalsPlan, table, *, level=0.9, repeats: int = REPEATS, noise: float = 1.0, by=()
+) -> dict:
     """Compute how often each figure's interval holds the table's own figure, for noise drawn many times over the same counts."""
     rng, released, true = np.random.default_rng(1), exact(plan, table), truth(plan, table, by)
     held = {}
@@ -130,7 +143,13 @@ def coverage(plan: MarginalsPlan, table, *, level=0.9, repeats: int = REPEATS, n
 
 
 def plan_for(**options) -> MarginalsPlan:
-    given = {"epsilon": 1.0, "delta": 1e-6, "pairs": PAIRS, "slices": 8, "weights": {"region": 2}} | options
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "pairs": PAIRS,
+        "slices": 8,
+        "weights": {"region": 2},
+    } | options
     return description_plan(SCHEMA, **given)
 
 
@@ -156,7 +175,11 @@ def test_intervals_of_groups_hold_as_often_as_they_say() -> None:
     found = coverage(plan_for(by=by, pairs=(), weights={}), people(), by=by, repeats=150)
     assert len([name for name in found if name[0] == "mean"]) == 3 * 8
     assert not too_seldom(found, repeats=150)
-    means = [share for name, share in found.items() if name[0] == "mean" and "d" not in name and "missing" not in name]
+    means = [
+        share
+        for name, share in found.items()
+        if name[0] == "mean" and "d" not in name and "missing" not in name
+    ]
     assert np.mean(means) == pytest.approx(0.903, abs=0.02)
 
 
@@ -168,11 +191,17 @@ def test_intervals_of_groups_by_two_columns_hold_and_agree_with_those_of_one() -
     found = coverage(plan, people(), by=BOTH, repeats=100)
     assert len([name for name in found if name[0] == "mean"]) == 3 + 3 * 10
     assert not too_seldom(found, repeats=100)
-    large = [x for name, x in found.items() if name[0] == "mean" and name[-1] in ("no, a", "no, b", "yes, a")]
+    large = [
+        x
+        for name, x in found.items()
+        if name[0] == "mean" and name[-1] in ("no, a", "no, b", "yes, a")
+    ]
     assert np.mean(large) == pytest.approx(0.903, abs=0.03)
     described = Description.of(noisy(exact(plan, people()), np.random.default_rng(5)), by=BOTH)
     assert not described.pairs
-    assert sum(group.num_records.value for group in described.groups) == pytest.approx(described.num_records.value)
+    assert sum(group.num_records.value for group in described.groups) == pytest.approx(
+        described.num_records.value
+    )
     whole = sum(group.columns["low"].counts.value for group in described.groups)
     np.testing.assert_allclose(whole, described.columns["low"].counts.value, atol=1e-3)
     # In whatever order the columns are named, groups come in the schema's.
@@ -205,15 +234,28 @@ def test_groups_by_two_columns_of_a_real_release() -> None:
     }
     names = (SCHEMA.columns[0], column("smoker", "no", "yes"), column("region", "a", "b", "c"))
     schema = Schema(columns=names, person="id", max_rows=2)
-    found = dp.describe(pyarrow.table(columns), schema, epsilon=60.0, delta=1e-6, by=[("region", "smoker")])
-    assert [group.label for group in found.groups] == ["no, a", "no, b", "no, c", "yes, a", "yes, b", "yes, c"]
+    found = dp.describe(
+        pyarrow.table(columns), schema, epsilon=60.0, delta=1e-6, by=[("region", "smoker")]
+    )
+    assert [group.label for group in found.groups] == [
+        "no, a",
+        "no, b",
+        "no, c",
+        "yes, a",
+        "yes, b",
+        "yes, c",
+    ]
     for group in found.groups:
         smoker, region = group.label.split(", ")
         inside = (columns["smoker"] == smoker) & (columns["region"] == region)
         assert group.num_records.value == pytest.approx(inside.sum(), abs=8)
-        assert group.columns["low"].mean.value == pytest.approx(columns["low"][inside].mean(), abs=0.3)
+        assert group.columns["low"].mean.value == pytest.approx(
+            columns["low"][inside].mean(), abs=0.3
+        )
         assert group.num_persons is not None
-        assert group.num_persons.value == pytest.approx(len(np.unique(columns["id"][inside])), abs=8)
+        assert group.num_persons.value == pytest.approx(
+            len(np.unique(columns["id"][inside])), abs=8
+        )
     assert "in each category of smoker × region where they have a row" in found.statement.mechanism
     # Twins take it, too: sums by two columns are in those of all.
     _, result = fit_twins(found.released, components=2, num_steps=2)
@@ -232,7 +274,12 @@ def test_groups_by_two_columns_of_a_real_release() -> None:
 def test_wrong_groups_by_two_columns_are_refused(by, said) -> None:
     many = column("many", *map(str, range(50)))
     with pytest.raises(ValueError, match=said):
-        description_plan(dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns, many)), epsilon=1.0, delta=1e-6, by=by)
+        description_plan(
+            dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns, many)),
+            epsilon=1.0,
+            delta=1e-6,
+            by=by,
+        )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +300,9 @@ def test_whatever_is_planned_can_be_described(by, pairs, kept) -> None:
     )
     table = people()
     found = Description.of(noisy(exact(plan, table), np.random.default_rng(2)), by=by)
-    inside = (np.array(table["smoker"].to_pylist()) == "no") & (np.array(table["region"].to_pylist()) == "a")
+    inside = (np.array(table["smoker"].to_pylist()) == "no") & (
+        np.array(table["region"].to_pylist()) == "a"
+    )
     group = next(group for group in found.groups if group.label == "no, a")
     assert abs(group.num_records.value - inside.sum()) < 6 * plan.stddev(("smoker", "region"))
     assert set(group.columns) == {"low"} & {*kept}
@@ -263,13 +312,19 @@ def test_whatever_is_planned_can_be_described(by, pairs, kept) -> None:
 @pytest.mark.parametrize(
     "columns",
     [
-        (column("smoker", "no", "yes"), column("region", "a", "b"), column("smoker × region", "no", "yes")),
+        (
+            column("smoker", "no", "yes"),
+            column("region", "a", "b"),
+            column("smoker × region", "no", "yes"),
+        ),
         (column("smoker", "no", "no, yes"), column("region", "a", "yes, a")),
     ],
 )
 def test_groups_without_names_of_their_own_are_refused_before_anything_is_spent(columns) -> None:
     schema = Schema(columns=columns)
-    with pytest.raises(ValueError, match=r"by has .* groups have no names of their own .* other names"):
+    with pytest.raises(
+        ValueError, match=r"by has .* groups have no names of their own .* other names"
+    ):
         description_plan(schema, epsilon=1.0, delta=1e-6, by=[BOTH[0]])
 
 
@@ -284,9 +339,9 @@ def test_groups_without_records_have_a_dash_and_the_reason() -> None:
     lines = str(found).split("low by region")[1].split("high by region")[0].splitlines()[2:]
     assert all(line.count("– (too few records)") == 2 for line in lines if line)
     page = description_of(json.loads(found.to_json())).pairs
-    assert [rows[0][1][3] for name, rows in ((x.names, x.rows) for x in page) if name == "low by region"] == [
-        ("–", "too few records")
-    ]
+    assert [
+        rows[0][1][3] for name, rows in ((x.names, x.rows) for x in page) if name == "low by region"
+    ] == [("–", "too few records")]
     assert "– (too few records)" not in str(Description.of(exact(plan, people())))
 
 
@@ -312,7 +367,10 @@ def sums_of_the_next_category(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "seen"),
-    [(counts_of_groups_have_little_noise, ("shares", "smoker")), (sums_of_the_next_category, ("mean", "high"))],
+    [
+        (counts_of_groups_have_little_noise, ("shares", "smoker")),
+        (sums_of_the_next_category, ("mean", "high")),
+    ],
 )
 def test_faults_of_groups_are_seen(fault, seen, monkeypatch) -> None:
     fault(monkeypatch)
@@ -324,7 +382,9 @@ def test_faults_of_groups_are_seen(fault, seen, monkeypatch) -> None:
 def means_of_slices(monkeypatch) -> None:
     """Of a column whose slices are wide, too, as if all values were at their lower ends."""
     ends = estimates.ColumnEstimate.ends.func  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(estimates.ColumnEstimate, "ends", property(lambda self: (ends(self)[0],) * 2))
+    monkeypatch.setattr(
+        estimates.ColumnEstimate, "ends", property(lambda self: (ends(self)[0],) * 2)
+    )
 
 
 def sums_are_without_noise(monkeypatch) -> None:
@@ -339,13 +399,17 @@ def sums_are_without_noise(monkeypatch) -> None:
 def quantiles_know_no_noise(monkeypatch) -> None:
     quantile = estimates.ColumnEstimate.quantile
     monkeypatch.setattr(
-        estimates.ColumnEstimate, "quantile", lambda self, share, present, z: quantile(self, share, present, 0.0)
+        estimates.ColumnEstimate,
+        "quantile",
+        lambda self, share, present, z: quantile(self, share, present, 0.0),
     )
 
 
 def deviations_of_another_level(monkeypatch) -> None:
     deviation = estimates.ColumnEstimate.deviation
-    monkeypatch.setattr(estimates.ColumnEstimate, "deviation", lambda self, level: deviation(self, 0.3))
+    monkeypatch.setattr(
+        estimates.ColumnEstimate, "deviation", lambda self, level: deviation(self, 0.3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,14 +419,19 @@ def deviations_of_another_level(monkeypatch) -> None:
         (sums_are_without_noise, {("mean", "low"), ("mean", "high"), ("mean", "visits")}),
         (quantiles_know_no_noise, {("quantile", "low", 0.9)}),
         (deviations_of_another_level, {("sd", "visits")}),
-        (None, {"records", ("shares", "smoker"), ("counts", "smoker", "region"), ("mean", "visits")}),
+        (
+            None,
+            {"records", ("shares", "smoker"), ("counts", "smoker", "region"), ("mean", "visits")},
+        ),
     ],
 )
 def test_faults_are_seen(fault, seen, monkeypatch) -> None:
     """The last: noise a third larger than the plan says."""
     if fault is not None:
         fault(monkeypatch)
-    assert seen <= too_seldom(coverage(plan_for(), people(), level=0.9, noise=1.0 if fault else 4 / 3))
+    assert seen <= too_seldom(
+        coverage(plan_for(), people(), level=0.9, noise=1.0 if fault else 4 / 3)
+    )
 
 
 def test_figures_agree_and_stay_within_the_bounds() -> None:
@@ -381,7 +450,9 @@ def test_figures_agree_and_stay_within_the_bounds() -> None:
                 assert x.counts.value.min() >= 0
                 for axis, name in ((1, one), (0, other)):
                     np.testing.assert_allclose(
-                        x.counts.value.sum(axis), found.columns[name].counts.value, atol=1e-6 * total
+                        x.counts.value.sum(axis),
+                        found.columns[name].counts.value,
+                        atol=1e-6 * total,
                     )
             for name, x in figures(found).items():
                 assert np.all((x.low <= x.value) & (x.value <= x.high) & (x.low >= 0)), name
@@ -395,13 +466,17 @@ def test_figures_agree_and_stay_within_the_bounds() -> None:
 
 def test_noise_in_empty_slices_draws_no_figure_to_the_middle_of_the_bounds() -> None:
     """A skewed count: before, when figures followed from counts without negative ones, the mean was 4.0 for 3.0 on average."""
-    schema = Schema(columns=tuple(Column(name=f"visits{i}", kind=Kind.COUNT, bounds=(0, 60)) for i in range(8)))
+    schema = Schema(
+        columns=tuple(Column(name=f"visits{i}", kind=Kind.COUNT, bounds=(0, 60)) for i in range(8))
+    )
     plan, rng = description_plan(schema, epsilon=0.5, delta=1e-6), np.random.default_rng(3)
     visits = np.minimum(rng.negative_binomial(0.5, 0.5 / 3.5, 6_000), 60)
     released, found = exact(plan, {f"visits{i}": visits for i in range(8)}), []
     for _ in range(15):
         described = Description.of(noisy(released, rng))
-        found += [(x.mean.value, x.sd.value, x.quantiles[0.75].value) for x in described.columns.values()]
+        found += [
+            (x.mean.value, x.sd.value, x.quantiles[0.75].value) for x in described.columns.values()
+        ]
     mean, sd, quantile = np.mean(found, axis=0)
     assert abs(mean - visits.mean()) < 0.25  # four standard errors of this mean of 120
     assert abs(sd - visits.std()) < 1.2  # it was 3.8 too large
@@ -410,9 +485,13 @@ def test_noise_in_empty_slices_draws_no_figure_to_the_middle_of_the_bounds() -> 
 
 def test_estimates_and_variances_are_those_of_least_squares() -> None:
     """Against a dense solution with a parameter for each joint cell of three columns, two pairs of which were counted."""
-    schema = Schema(columns=(column("a", "0", "1"), column("b", "0", "1", "2"), column("c", "0", "1")))
+    schema = Schema(
+        columns=(column("a", "0", "1"), column("b", "0", "1", "2"), column("c", "0", "1"))
+    )
     tables, weights = (("a",), ("b",), ("c",), ("a", "b"), ("c", "b")), (1, 2, 1, 3, 1)
-    plan = MarginalsPlan(schema=schema, tables=tables, weights=weights, noise_multiplier=5.0, delta=1e-6)
+    plan = MarginalsPlan(
+        schema=schema, tables=tables, weights=weights, noise_multiplier=5.0, delta=1e-6
+    )
     counts = 1_000 + 30 * np.random.default_rng(4).standard_normal(sum(plan.cells))
     counts[plan.cells[0] : 5] += 300  # tables that disagree
     joint = np.eye(12).reshape(2, 3, 2, 12)
@@ -445,9 +524,14 @@ def test_a_declared_step_makes_each_slice_one_value() -> None:
         assert found.mean.value == pytest.approx(doses.mean(), abs=1e-6)
         assert found.sd.value == pytest.approx(doses.std(), rel=0.01)
         values = [found.quantiles[share].value for share in SHARES]
-        assert (values == [np.quantile(doses, x, method="inverted_cdf") for x in SHARES]) == (column is dose)
+        assert (values == [np.quantile(doses, x, method="inverted_cdf") for x in SHARES]) == (
+            column is dose
+        )
     assert not too_seldom(
-        coverage(description_plan(Schema(columns=(dose,)), epsilon=2.0, delta=1e-6), pyarrow.table({"dose": doses}))
+        coverage(
+            description_plan(Schema(columns=(dose,)), epsilon=2.0, delta=1e-6),
+            pyarrow.table({"dose": doses}),
+        )
     )
 
 
@@ -466,7 +550,11 @@ def test_the_projections_are_the_nearest() -> None:
     ]
     start = np.outer(rows, columns).ravel() / 30
     best = minimize(
-        lambda x: ((x - counts.ravel()) ** 2).sum(), start, bounds=[(0, None)] * 12, constraints=same, tol=1e-10
+        lambda x: ((x - counts.ravel()) ** 2).sum(),
+        start,
+        bounds=[(0, None)] * 12,
+        constraints=same,
+        tol=1e-10,
     )
     np.testing.assert_allclose(found.ravel(), best.x, atol=1e-3)
 
@@ -475,26 +563,43 @@ def test_pairs_make_figures_of_columns_more_precise_and_never_less() -> None:
     """With the same noise: a pair's counts tell about its columns, too."""
 
     def width(tables):
-        plan = MarginalsPlan(schema=SCHEMA, tables=tables, weights=(1,) * len(tables), noise_multiplier=5.0, delta=1e-6)
+        plan = MarginalsPlan(
+            schema=SCHEMA,
+            tables=tables,
+            weights=(1,) * len(tables),
+            noise_multiplier=5.0,
+            delta=1e-6,
+        )
         plan = dataclasses.replace(plan, noise_multiplier=5.0 / plan.sensitivity)
         figure = Description.of(exact(plan, people())).columns["smoker"].counts
         return float(np.mean(figure.high - figure.low))
 
     assert width((("smoker",), ("smoker", "region"))) < 0.95 * width((("smoker",),))
-    # A column that was counted only within a pair is described; one that was not counted is left out.
+    # A column that was counted only within a pair is described; one that was not counted is left
+    # out.
     assert width((("smoker", "region"),)) > width((("smoker",), ("smoker", "region")))
 
 
 def test_one_call_describes_a_table_and_pays_once(tmp_path) -> None:
     schema = dataclasses.replace(SCHEMA, person="who")
-    born = Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1950, 1, 1), datetime.date(2000, 12, 31)))
+    born = Column(
+        name="born", kind=Kind.DATE, bounds=(datetime.date(1950, 1, 1), datetime.date(2000, 12, 31))
+    )
     schema = dataclasses.replace(schema, columns=(*schema.columns, born))
-    table = people(4_000).append_column("who", pyarrow.array([f"p{i % 2_000}" for i in range(4_000)]))
-    table = table.append_column("born", pyarrow.array([datetime.date(1970, 1, 1 + i % 28) for i in range(4_000)]))
-    ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5, unit="one person")
+    table = people(4_000).append_column(
+        "who", pyarrow.array([f"p{i % 2_000}" for i in range(4_000)])
+    )
+    table = table.append_column(
+        "born", pyarrow.array([datetime.date(1970, 1, 1 + i % 28) for i in range(4_000)])
+    )
+    ledger = dp.Ledger.create(
+        tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5, unit="one person"
+    )
     for relation in dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE:
         options = {"ledger": ledger} if relation is ledger.relation else {}
-        found = dp.describe(table, schema, epsilon=1.0, delta=1e-6, pairs=PAIRS, relation=relation, **options)
+        found = dp.describe(
+            table, schema, epsilon=1.0, delta=1e-6, pairs=PAIRS, relation=relation, **options
+        )
         assert 0.999 < found.statement.epsilon <= 1
         assert found.statement.relation == relation.name
     assert [debit.unit for debit in ledger.debits] == ["one person"]
@@ -516,7 +621,10 @@ def test_one_call_describes_a_table_and_pays_once(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "needle"),
     [
-        ({"pairs": [("smoker", "height")]}, "height, which the schema does not describe: choose among low"),
+        (
+            {"pairs": [("smoker", "height")]},
+            "height, which the schema does not describe: choose among low",
+        ),
         ({"pairs": [("smoker", "region", "low")]}, "give pairs of names"),
         ({"pairs": "smoker"}, "give pairs of names"),
         ({"pairs": [("smoker", "smoker")]}, "different columns"),
@@ -531,15 +639,22 @@ def test_wrong_plans_are_refused(options, needle) -> None:
 
 def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_path) -> None:
     ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
-    for wrong, needle in (({"level": 95}, "level is 95"), ({"quantiles": [0, 0.5]}, "a quantile is 0")):
+    for wrong, needle in (
+        ({"level": 95}, "level is 95"),
+        ({"quantiles": [0, 0.5]}, "a quantile is 0"),
+    ):
         with pytest.raises(ValueError, match=needle):
             dp.describe(people(20), SCHEMA, epsilon=1.0, delta=1e-6, ledger=ledger, **wrong)
     assert not ledger.debits
-    plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=[("low", "smoker", "region")], slices=8)
+    plan = MarginalsPlan.calibrate(
+        SCHEMA, epsilon=1.0, delta=1e-6, tables=[("low", "smoker", "region")], slices=8
+    )
     released = Marginals(plan, np.zeros(sum(plan.cells)), plan.state(reproducible=True))
     with pytest.raises(ValueError, match="only three-way tables"):
         Description.of(released)
-    with pytest.raises(ValueError, match="by has smoker × region, which was not counted: choose among low"):
+    with pytest.raises(
+        ValueError, match="by has smoker × region, which was not counted: choose among low"
+    ):
         Description.of(exact(plan_for(pairs=()), people(9)), by=BOTH)
     with pytest.raises(ValueError, match="by has height: give columns of categories"):
         Description.of(exact(plan_for(), people(9)), by="height")
@@ -547,7 +662,9 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
 
 def test_without_a_schema_the_remedy_is_said() -> None:
     for given in ((), ("schema.toml",), (SCHEMA,)):
-        with pytest.raises(TypeError, match=r"needs a schema, epsilon and delta.*schema_from_bounds"):
+        with pytest.raises(
+            TypeError, match=r"needs a schema, epsilon and delta.*schema_from_bounds"
+        ):
             dp.describe(people(20), *given, epsilon=1.0)
 
 
@@ -560,7 +677,9 @@ def test_dropped_rows_are_missing_ones_of_persons_too() -> None:
         "wage": [1.0, None] * 4_000,
         "id": np.repeat(np.arange(2_000), 4).astype(str),
     }
-    found = dp.describe(table, schema, epsilon=4.0, delta=1e-6, rng_key=dp.random.key(0), non_private_seed=True)
+    found = dp.describe(
+        table, schema, epsilon=4.0, delta=1e-6, rng_key=dp.random.key(0), non_private_seed=True
+    )
     assert 7_800 < found.num_records.value < 8_200
     assert 1_950 < found.num_persons.value < 2_050
     assert found.persons_cut.low == 0
@@ -572,7 +691,9 @@ def test_dropped_rows_are_missing_ones_of_persons_too() -> None:
 def test_a_cell_that_cannot_be_read_is_named_by_its_column(tmp_path) -> None:
     ledger = dp.Ledger.create(tmp_path / "t.ledger", dataset="t", epsilon=3.0, delta=1e-5)
     schema = Schema(columns=(Column(name="a", kind=Kind.REAL, bounds=(0.0, 9.0)),))
-    with pytest.raises(dp.tables.DataError, match="column 'a' holds something that is not a number"):
+    with pytest.raises(
+        dp.tables.DataError, match="column 'a' holds something that is not a number"
+    ):
         dp.describe({"a": ["1.5", "x"]}, schema, epsilon=1.0, delta=1e-6, ledger=ledger)
     assert not ledger.debits
 
@@ -582,7 +703,16 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     (tmp_path / "schema.toml").write_text(schema_to_toml(SCHEMA))
     pyarrow.csv.write_csv(people(), tmp_path / "people.csv")
     dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
-    words = ["describe", "people.csv", "--schema", "schema.toml", "--epsilon", "1", "--delta", "1e-6"]
+    words = [
+        "describe",
+        "people.csv",
+        "--schema",
+        "schema.toml",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+    ]
     words += ["--ledger", "l", "--out", "out"]
     run = CliRunner()
     for wrong, needle in (
@@ -591,21 +721,31 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
         ("--pair smoker,region --all-pairs", "give only one"),
         ("--by low", "by has low: give columns of categories"),
         ("--by smoker,height", "--by is 'smoker,height': give two columns"),
-        ("--by smoker,region --num-records 60", "makes 10 groups, of 6 records on average, and the noise hides so few"),
+        (
+            "--by smoker,region --num-records 60",
+            "makes 10 groups, of 6 records on average, and the noise hides so few",
+        ),
         ("--level 2", "--level is 2"),
         ("--out-of-bounds missing", "does not work with discreet describe"),
         ("--seed 1", "--ledger is for private fits"),
     ):
         refused = run.invoke(app, [*words, *wrong.split()])
-        assert (refused.exit_code, needle in " ".join(refused.stderr.split())) == (2, True), refused.stderr
+        assert (refused.exit_code, needle in " ".join(refused.stderr.split())) == (2, True), (
+            refused.stderr
+        )
     assert not dp.Ledger("l").debits
-    done = run.invoke(app, [*words, "--pair", "smoker,region", "--by", "region", "--level", "0.9999999", "--json"])
+    done = run.invoke(
+        app, [*words, "--pair", "smoker,region", "--by", "region", "--level", "0.9999999", "--json"]
+    )
     assert done.exit_code == 0, done.stderr
-    assert "For a table of 10,000 records, intervals of 99.99999 % will be at most: mean of low ±" in " ".join(
-        done.stderr.split()
+    assert (
+        "For a table of 10,000 records, intervals of 99.99999 % will be at most: mean of low ±"
+        in " ".join(done.stderr.split())
     )
     # Of visits some cells may be missing: then there are fewer values than records.
-    assert [" if no cell is missing" in part for part in " ".join(done.stderr.split()).split(" ± ")[1:4]] == [
+    assert [
+        " if no cell is missing" in part for part in " ".join(done.stderr.split()).split(" ± ")[1:4]
+    ] == [
         False,
         False,
         True,
@@ -631,17 +771,37 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
     assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
-    twin = run.invoke(app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "twin", "--json"])
+    twin = run.invoke(
+        app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "twin", "--json"]
+    )
     assert twin.exit_code == 0, twin.stderr
     # In the folder of the description, too, the statement says then what holds of twins.
-    monkeypatch.setattr(_methods, "fit_counts", lambda _, released: fit_twins(released, components=2, num_steps=2))
+    monkeypatch.setattr(
+        _methods, "fit_counts", lambda _, released: fit_twins(released, components=2, num_steps=2)
+    )
     for _ in range(2):
-        assert run.invoke(app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "out"]).exit_code == 0
-        assert "Pairs of columns were left out of the counts" in (tmp_path / "out/statement.json").read_text()
-        assert "Pairs of columns were left out of the counts" in (tmp_path / "out/report.html").read_text()
+        assert (
+            run.invoke(
+                app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "out"]
+            ).exit_code
+            == 0
+        )
+        assert (
+            "Pairs of columns were left out of the counts"
+            in (tmp_path / "out/statement.json").read_text()
+        )
+        assert (
+            "Pairs of columns were left out of the counts"
+            in (tmp_path / "out/report.html").read_text()
+        )
     assert json.loads(twin.stdout)["statement"]["epsilon"] == facts["statement"]["epsilon"]
     assert "Pairs of columns were left out of the counts" in twin.stdout
-    assert run.invoke(app, ["synth", "twin", "--twins", "1", "--rows", "30", "--out", "rows"]).exit_code == 0
+    assert (
+        run.invoke(
+            app, ["synth", "twin", "--twins", "1", "--rows", "30", "--out", "rows"]
+        ).exit_code
+        == 0
+    )
     assert pyarrow.csv.read_csv("rows/twin-1.csv").num_rows == 30
     assert len(dp.Ledger("l").debits) == 1
     (tmp_path / "out/description.json").write_text((tmp_path / "out/statement.json").read_text())
@@ -679,7 +839,16 @@ def test_a_full_disk_after_the_release(broken, tmp_path, monkeypatch) -> None:
 
     place = _run if broken == "write_statement" else describe_command
     monkeypatch.setattr(place, broken, full)
-    words = ["describe", "people.csv", "--bounds", "smoker=no|yes", "--epsilon", "1", "--out", "out"]
+    words = [
+        "describe",
+        "people.csv",
+        "--bounds",
+        "smoker=no|yes",
+        "--epsilon",
+        "1",
+        "--out",
+        "out",
+    ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
     assert "The release was made and its budget is spent" in " ".join(done.stderr.split())
@@ -714,7 +883,9 @@ def test_shares_of_adult_at_half_an_epsilon(table, repository, monkeypatch) -> N
 
 def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     """Counts cannot be below 0, but "0 (0 to 0)" would pass for certainty."""
-    figure = estimates.interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
+    figure = estimates.interval(
+        np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf
+    )
     np.testing.assert_array_equal(figure.low, [0.0, 2.0])
     np.testing.assert_array_equal(figure.high, [3.0, 8.0])
     # Nor what is left of an interval most of which is impossible.
@@ -724,7 +895,10 @@ def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
 
 def test_larger_shares_have_larger_quantiles() -> None:
     """Also where noise hides the values: of these columns and groups 83 of 720 had some in the wrong order."""
-    plan, rng = description_plan(SCHEMA, epsilon=0.05, delta=1e-6, by="region"), np.random.default_rng(0)
+    plan, rng = (
+        description_plan(SCHEMA, epsilon=0.05, delta=1e-6, by="region"),
+        np.random.default_rng(0),
+    )
     released = exact(plan, people(300))
     for _ in range(10):
         found = Description.of(noisy(released, rng), by="region", quantiles=(0.75, 0.05, 0.5, 0.25))
@@ -733,7 +907,9 @@ def test_larger_shares_have_larger_quantiles() -> None:
                 assert list(x.quantiles) in ([], [0.75, 0.05, 0.5, 0.25])
                 values = [x.quantiles[share].value for share in sorted(x.quantiles)]
                 assert values == sorted(values)
-                assert all(figure.low <= figure.value <= figure.high for figure in x.quantiles.values())
+                assert all(
+                    figure.low <= figure.value <= figure.high for figure in x.quantiles.values()
+                )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -751,7 +927,10 @@ def test_what_was_done_to_the_table_is_printed() -> None:
     dose = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.5)
     plan = description_plan(Schema(columns=(dose,), person="who"), epsilon=1.0, delta=1e-6)
     found = Description.of(exact(plan, {"dose": [3.0, 4.5], "who": ["a", "b"]}))
-    for words in ("Of each person one row was counted.", "Values were moved to the nearest step: dose (0.5)."):
+    for words in (
+        "Of each person one row was counted.",
+        "Values were moved to the nearest step: dose (0.5).",
+    ):
         assert words in " ".join(str(found).split())
         assert words in found.to_dict()["intervals"]
     assert "step" not in Description.of(exact(plan_for(), people(9))).intervals

@@ -40,12 +40,17 @@ SCHEMA = Schema(
     person="who",
     max_rows=3,
 )
-SHAPE = {"tables": [("hours",), ("place",), ("place", "union")], "sums": {("hours",): 2, ("visits", "union"): 1}}
+SHAPE = {
+    "tables": [("hours",), ("place",), ("place", "union")],
+    "sums": {("hours",): 2, ("visits", "union"): 1},
+}
 SHAPE |= {"persons": {(): 2, ("place",): 3}, "weights": {"union": 2}}
 
 
 def plan_for(schema=SCHEMA, **options) -> MarginalsPlan:
-    return MarginalsPlan.calibrate(schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4} | SHAPE | options)
+    return MarginalsPlan.calibrate(
+        schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4} | SHAPE | options
+    )
 
 
 def measured(table, plan: MarginalsPlan, last: int = 2) -> np.ndarray:
@@ -55,21 +60,31 @@ def measured(table, plan: MarginalsPlan, last: int = 2) -> np.ndarray:
 def rows_of(person: str, *rows) -> dict[str, list]:
     """A person's rows: hours, visits, union, place."""
     names = [column.name for column in SCHEMA.columns]
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)} | {"who": [person] * len(rows)}
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)} | {
+        "who": [person] * len(rows)
+    }
 
 
 def together(*parts) -> pyarrow.Table:
     names = [*(column.name for column in SCHEMA.columns), "who"]
-    return pyarrow.table({name: list(itertools.chain(*(part[name] for part in parts))) for name in names})
+    return pyarrow.table(
+        {name: list(itertools.chain(*(part[name] for part in parts))) for name in names}
+    )
 
 
-OTHERS = rows_of("ann", (9.0, 3, "no", "b"), (None, 0, "no", "c")), rows_of("bob", (80.0, 7, "yes", "a"))
+OTHERS = (
+    rows_of("ann", (9.0, 3, "no", "b"), (None, 0, "no", "c")),
+    rows_of("bob", (80.0, 7, "yes", "a")),
+)
 
 
 def test_a_persons_rows_are_counted_and_each_person_once() -> None:
     """By hand: 4 rows of 3 persons, of whom one has four rows and three are kept."""
     plan = plan_for(SCHEMA, sums={("hours",): 2}, weights={})
-    cid = rows_of("cid", *[(40.0, 1, "no", "a"), (0.0, 1, "no", "a"), (80.0, 1, "no", "a"), (20.0, 1, "no", "b")])
+    cid = rows_of(
+        "cid",
+        *[(40.0, 1, "no", "a"), (0.0, 1, "no", "a"), (80.0, 1, "no", "a"), (20.0, 1, "no", "b")],
+    )
     table = together(*OTHERS, cid)
     kept = rows_of_persons(table["who"], 3, key=KEY)[2]
     used = table.take(pyarrow.array([0, 1, 2, *kept]))
@@ -90,7 +105,9 @@ def test_a_persons_rows_are_counted_and_each_person_once() -> None:
 
 def forgotten(monkeypatch) -> None:
     """The noise is made for one row of a person."""
-    monkeypatch.setattr(MarginalsPlan, "_of_tables", property(lambda self: math.hypot(*self.weights)))
+    monkeypatch.setattr(
+        MarginalsPlan, "_of_tables", property(lambda self: math.hypot(*self.weights))
+    )
 
 
 def root_of_rows(monkeypatch) -> None:
@@ -102,7 +119,11 @@ def root_of_rows(monkeypatch) -> None:
 def all_rows(monkeypatch) -> None:
     """More rows of a person than are paid for."""
     chosen = release_file.rows_of_persons
-    monkeypatch.setattr(release_file, "rows_of_persons", lambda people, most, *, key: chosen(people, most + 1, key=key))
+    monkeypatch.setattr(
+        release_file,
+        "rows_of_persons",
+        lambda people, most, *, key: chosen(people, most + 1, key=key),
+    )
     monkeypatch.setattr(release_file._Measured, "_by_person", unbounded)
 
 
@@ -135,13 +156,17 @@ WHOLE_PERSONS = [
 def test_no_person_is_farther_than_the_noise_is_made_for(relation, fault, monkeypatch) -> None:
     """Tables that differ by all rows of one person, wherever its rows stand; the worst attains the bound, but for `_ROOM`.
 
-    The bound of counts of persons is apart from it, since who is in all categories is not in one alone.
+    The bound of counts of persons is apart from it, since who is in all categories is not in one
+    alone.
     """
     if fault is not None:
         fault(monkeypatch)
     plan = plan_for(relation=relation, persons={(): 1}, sums={("hours",): 1})
     without = measured(together(*OTHERS), plan)
-    found = [measured(together(OTHERS[0], rows_of("cid", *rows), OTHERS[1]), plan) for rows in WHOLE_PERSONS]
+    found = [
+        measured(together(OTHERS[0], rows_of("cid", *rows), OTHERS[1]), plan)
+        for rows in WHOLE_PERSONS
+    ]
     others = [without] if relation is ADD else found
     farthest = max(float(np.linalg.norm(one - other)) for one in found for other in others)
     assert (farthest > plan.moved) == (fault is not None), (farthest, plan.moved)
@@ -156,7 +181,10 @@ def test_counts_of_persons_move_by_no_more_than_their_share(monkeypatch) -> None
 
     def farthest() -> Any:
         without = measured(together(*OTHERS), plan)
-        return max(np.linalg.norm((measured(together(*OTHERS, rows_of("c", *x)), plan) - without)[first:]) for x in few)
+        return max(
+            np.linalg.norm((measured(together(*OTHERS, rows_of("c", *x)), plan) - without)[first:])
+            for x in few
+        )
 
     assert 0.999 * plan._norm < farthest() <= plan._norm
     persons_by_rows(monkeypatch)
@@ -165,7 +193,9 @@ def test_counts_of_persons_move_by_no_more_than_their_share(monkeypatch) -> None
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("shape", [{}, {"sums": {}, "persons": {}}])
-def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(relation, shape, monkeypatch) -> None:
+def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(
+    relation, shape, monkeypatch
+) -> None:
     plan = plan_for(relation=relation, **shape)
     event = plan.certificate(dp.random.key(), 10).event
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
@@ -184,7 +214,9 @@ def test_an_audit_of_whole_persons_catches_planted_faults(fault, monkeypatch) ->
     """False alarm: 1 %; the seed is fixed."""
     if fault is not None:
         fault(monkeypatch)
-    plan = dataclasses.replace(plan_for(persons={(): 1}, sums={("hours",): 1}), noise_multiplier=1.0)
+    plan = dataclasses.replace(
+        plan_for(persons={(): 1}, sums={("hours",): 1}), noise_multiplier=1.0
+    )
     alike = rows_of("cid", *[(80.0, 7, "yes", "a")] * 9)
     there, gone = (np.float32(measured(together(*OTHERS, *more), plan)) for more in ((alike,), ()))
     claim = dp.accounting.profile(plan.event(), ADD)
@@ -192,7 +224,9 @@ def test_an_audit_of_whole_persons_catches_planted_faults(fault, monkeypatch) ->
     def program(value):
         return lambda key: dp.gaussian_mechanism(key, value, plan.noise)
 
-    verdict = audit_mechanism(program(there), program(gone), claim=claim, delta=1e-3, runs=4000, progress_bar=False)
+    verdict = audit_mechanism(
+        program(there), program(gone), claim=claim, delta=1e-3, runs=4000, progress_bar=False
+    )
     assert verdict.contradicted == (fault is not None), verdict
 
 
@@ -210,11 +244,15 @@ def test_where_rows_stand_and_pieces_end_makes_no_difference(monkeypatch) -> Non
     table, plan = pyarrow.table(table), plan_for()
     expected = measured(table, plan)
     kept = exact(plan, table)
-    np.testing.assert_allclose(expected[: sum(plan.cells)], kept.counts * np.repeat(plan.weights, plan.cells))
+    np.testing.assert_allclose(
+        expected[: sum(plan.cells)], kept.counts * np.repeat(plan.weights, plan.cells)
+    )
     monkeypatch.setattr("discreet.tabular.tables._read.PIECE_ROWS", 70)
     monkeypatch.setattr(release_file, "_ROWS_AT_ONCE", 100)
     for last in (1, 7, 200, 500):
-        np.testing.assert_allclose(measured(table.take(rng.permutation(rows)), plan, last), expected, atol=1e-9)
+        np.testing.assert_allclose(
+            measured(table.take(rng.permutation(rows)), plan, last), expected, atol=1e-9
+        )
 
 
 def test_pairs_are_chosen_among_rows_of_persons() -> None:
@@ -231,9 +269,15 @@ def test_pairs_are_chosen_among_rows_of_persons() -> None:
     }
     for relation in (ADD, REPLACE):
         plan = plan_for(
-            tables=[(column.name,) for column in SCHEMA.columns], sums={}, weights={}, choices=1, relation=relation
+            tables=[(column.name,) for column in SCHEMA.columns],
+            sums={},
+            weights={},
+            choices=1,
+            relation=relation,
         )
-        found = private_marginals(dp.random.key(1), pyarrow.table(table), plan, non_private_seed=True)
+        found = private_marginals(
+            dp.random.key(1), pyarrow.table(table), plan, non_private_seed=True
+        )
         assert set(found.plan.tables[-1]) == {"hours", "union"}
         assert found.statement.epsilon <= 1
         pair = found.table("hours", "union")
@@ -247,7 +291,9 @@ def visits(persons: int = 700) -> pyarrow.Table:
     who = np.repeat(np.arange(persons), number)
     usual = rng.uniform(20, 50, persons)[who]
     rows = len(who)
-    hours = pyarrow.array(np.clip(usual + rng.normal(0, 4, rows), 0, 80), mask=rng.random(rows) < 0.1)
+    hours = pyarrow.array(
+        np.clip(usual + rng.normal(0, 4, rows), 0, 80), mask=rng.random(rows) < 0.1
+    )
     table = {
         "hours": hours,
         "visits": rng.binomial(7, usual / 80),
@@ -283,11 +329,15 @@ def test_intervals_hold_the_figures_of_the_rows_kept_and_of_persons(fault, monke
         fault(monkeypatch)
     table = visits()
     people = truth_of_persons(table)
-    plan = description_plan(SCHEMA, epsilon=2.0, delta=1e-6, by=["union"], pairs=[("union", "place")], slices=8)
+    plan = description_plan(
+        SCHEMA, epsilon=2.0, delta=1e-6, by=["union"], pairs=[("union", "place")], slices=8
+    )
     held: dict = {}
     for draw in range(30):
         key = bytes([draw]) * 32
-        released = private_marginals(dp.random.key(draw), table, plan, person_key=key, non_private_seed=True)
+        released = private_marginals(
+            dp.random.key(draw), table, plan, person_key=key, non_private_seed=True
+        )
         used = kept(table, key)
         found = Description.of(released, by=["union"], level=0.95, quantiles=SHARES)
         true = (
@@ -305,8 +355,12 @@ def test_intervals_hold_the_figures_of_the_rows_kept_and_of_persons(fault, monke
         for name, x in every.items():
             inside = (x.low <= true[name] + 1e-9) & (true[name] - 1e-9 <= x.high)
             held.setdefault(name, []).append(np.mean(inside))
-    of_persons = [x for name, x in held.items() if name in ("persons", "cut") or name[0] == "persons"]
-    of_rows = [x for name, x in held.items() if name not in ("persons", "cut") and name[0] != "persons"]
+    of_persons = [
+        x for name, x in held.items() if name in ("persons", "cut") or name[0] == "persons"
+    ]
+    of_rows = [
+        x for name, x in held.items() if name not in ("persons", "cut") and name[0] != "persons"
+    ]
     if fault is None:
         assert 0.93 < np.mean(of_rows) < 0.99
         assert np.mean(of_persons) > 0.9

@@ -21,7 +21,9 @@ from discreet.tabular.marginals import MarginalsPlan, _release as release_file, 
 from discreet.tabular.tables import Column, DataError, Kind, Missing, schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
-SCHEMA = schema_from_bounds("age=0:99,visits=0:3,smoker=no|yes", target="smoker", target_kind="binary")
+SCHEMA = schema_from_bounds(
+    "age=0:99,visits=0:3,smoker=no|yes", target="smoker", target_kind="binary"
+)
 SIZES, TABLES, WEIGHTS = (3, 2, 2), ((0,), (2,), (0, 1), (0, 1, 2)), (1, 2, 1, 3)
 C = math.sqrt(sum(w**2 for w in WEIGHTS))
 
@@ -29,13 +31,19 @@ C = math.sqrt(sum(w**2 for w in WEIGHTS))
 def plan_for(schema=SCHEMA, **options) -> MarginalsPlan:
     names = [column.name for column in schema.columns]
     pairs = [*((name,) for name in names), *itertools.combinations(names, 2)]
-    return MarginalsPlan.calibrate(schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4, "tables": pairs} | options)
+    return MarginalsPlan.calibrate(
+        schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4, "tables": pairs} | options
+    )
 
 
 def people(rows: int, seed: int = 0) -> dict[str, list]:
     rng = np.random.default_rng(seed)
     smoker = rng.choice(["no", "yes"], rows).tolist()
-    return {"age": rng.uniform(0, 99, rows).tolist(), "visits": rng.integers(0, 4, rows).tolist(), "smoker": smoker}
+    return {
+        "age": rng.uniform(0, 99, rows).tolist(),
+        "visits": rng.integers(0, 4, rows).tolist(),
+        "smoker": smoker,
+    }
 
 
 def measured(table, plan: MarginalsPlan, rows: int = 9, key: bytes | None = None) -> np.ndarray:
@@ -59,7 +67,14 @@ def unweighted(plan: MarginalsPlan, total: np.ndarray) -> np.ndarray:
 def counted(levels, mask=None, further=None) -> np.ndarray:
     levels = np.asarray(levels, np.int32)
     return np.asarray(
-        count_cells(levels, np.ones(len(levels), bool) if mask is None else mask, SIZES, TABLES, WEIGHTS, further)
+        count_cells(
+            levels,
+            np.ones(len(levels), bool) if mask is None else mask,
+            SIZES,
+            TABLES,
+            WEIGHTS,
+            further,
+        )
     )
 
 
@@ -72,10 +87,14 @@ def test_no_record_adds_more_than_the_bound_and_the_worst_attain_it() -> None:
     apart = np.linalg.norm(added[:, None] - added[None], axis=2)
     assert apart.max() <= math.sqrt(2) * C * (1 + 1e-6)
     assert np.linalg.norm(counted([[0, 0, 0]])) == pytest.approx(C)
-    assert np.linalg.norm(counted([[0, 0, 0]]) - counted([[1, 1, 1]])) == pytest.approx(math.sqrt(2) * C)
+    assert np.linalg.norm(counted([[0, 0, 0]]) - counted([[1, 1, 1]])) == pytest.approx(
+        math.sqrt(2) * C
+    )
     # A count that a float cannot hold exactly: one more record must not move it by two.
     full = np.full(23, 2**24 - 1, np.int32)
-    moved = counted([[0, 0, 0]], further=full) - counted([[0, 0, 0]], np.zeros(1, bool), further=full)
+    moved = counted([[0, 0, 0]], further=full) - counted(
+        [[0, 0, 0]], np.zeros(1, bool), further=full
+    )
     assert np.linalg.norm(moved) <= C
 
 
@@ -84,7 +103,9 @@ SHAPES = jax.ShapeDtypeStruct((40, 3), jnp.int32), jax.ShapeDtypeStruct((40,), b
 
 def certified(release, relation, expect=5.0):
     event = dp.mechanisms.GAUSSIAN.event(expect * (math.sqrt(2) if relation is REPLACE else 1))
-    return dp.certify(release, dp.random.key(), *SHAPES, records=1, mask=2, relation=relation, expect=event)
+    return dp.certify(
+        release, dp.random.key(), *SHAPES, records=1, mask=2, relation=relation, expect=event
+    )
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
@@ -93,13 +114,17 @@ def test_the_verifier_finds_the_true_event_and_refuses_its_neighbours(relation) 
         return dp.gaussian_mechanism(key, count_cells(levels, mask, SIZES, TABLES, WEIGHTS), stddev)
 
     found = certified(honest, relation).event
-    assert found.noise_multiplier == pytest.approx(5.0 * (math.sqrt(2) if relation is REPLACE else 1))
+    assert found.noise_multiplier == pytest.approx(
+        5.0 * (math.sqrt(2) if relation is REPLACE else 1)
+    )
 
     def weights_left_out_of_the_bound(key, levels, mask):
         return honest(key, levels, mask, 5.0 * math.sqrt(len(TABLES)))
 
     def counted_twice(key, levels, mask):
-        twice = count_cells(jnp.concatenate([levels, levels]), jnp.concatenate([mask, mask]), SIZES, TABLES, WEIGHTS)
+        twice = count_cells(
+            jnp.concatenate([levels, levels]), jnp.concatenate([mask, mask]), SIZES, TABLES, WEIGHTS
+        )
         return dp.gaussian_mechanism(key, twice, 5.0 * C)
 
     def number_used_exactly(key, levels, mask):
@@ -108,14 +133,21 @@ def test_the_verifier_finds_the_true_event_and_refuses_its_neighbours(relation) 
     def levels_of_others(key, levels, mask):
         return honest(key, levels - levels[0], mask)
 
-    for wrong in (weights_left_out_of_the_bound, counted_twice, number_used_exactly, levels_of_others):
+    for wrong in (
+        weights_left_out_of_the_bound,
+        counted_twice,
+        number_used_exactly,
+        levels_of_others,
+    ):
         with pytest.raises(dp.PrivacyError):
             certified(wrong, relation)
 
 
 FAULTS = {
     "counted twice": lambda levels: 2 * counted(levels),
-    "weights left out of the bound": lambda levels: counted(levels) * math.sqrt(len(TABLES)) ** -1 * C,
+    "weights left out of the bound": lambda levels: (
+        counted(levels) * math.sqrt(len(TABLES)) ** -1 * C
+    ),
     "number used exactly": lambda levels: counted(levels) + 100 * C * len(levels),
 }
 
@@ -131,7 +163,9 @@ def test_an_audit_catches_planted_faults_and_does_not_accuse_the_release(fault) 
 
     claim = dp.accounting.profile(dp.mechanisms.GAUSSIAN.event(1.0), ADD)
     there, gone = [[0, 0, 0], [1, 1, 1]], [[1, 1, 1]]
-    verdict = audit_mechanism(program(there), program(gone), claim=claim, delta=1e-3, runs=4000, progress_bar=False)
+    verdict = audit_mechanism(
+        program(there), program(gone), claim=claim, delta=1e-3, runs=4000, progress_bar=False
+    )
     assert verdict.contradicted == (fault is not None), verdict
 
 
@@ -140,17 +174,24 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
         plan = plan_for(relation=relation)
         mu = plan.moved / plan.noise
         spent = plan.state(reproducible=False)
-        delta = norm.cdf(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * norm.cdf(-mu / 2 - spent.epsilon / mu)
+        delta = norm.cdf(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * norm.cdf(
+            -mu / 2 - spent.epsilon / mu
+        )
         assert 0.995e-6 < delta <= 1e-6
         assert 0.999 < spent.epsilon <= 1
     much = dataclasses.replace(plan_for(), noise_multiplier=1e5)
-    assert much.certificate(dp.random.key(), 10).event.noise_multiplier == pytest.approx(1e5, rel=1e-9)
+    assert much.certificate(dp.random.key(), 10).event.noise_multiplier == pytest.approx(
+        1e5, rel=1e-9
+    )
     assert plan_for().weights == (1, 1, 2, 1, 2, 2)
     assert plan_for().stddev(("smoker",)) == plan_for().stddev(("age",)) / 2
 
 
 def test_pieces_files_and_tables_give_the_same_counts(tmp_path, monkeypatch) -> None:
-    plan, table = plan_for(tables=[("age",), ("smoker", "visits"), ("age", "visits", "smoker")]), people(4000)
+    plan, table = (
+        plan_for(tables=[("age",), ("smoker", "visits"), ("age", "visits", "smoker")]),
+        people(4000),
+    )
     pyarrow.csv.write_csv(pyarrow.table(table), tmp_path / "people.csv")
     monkeypatch.setattr("discreet.tabular.tables._read.PIECE_BYTES", 10_000)
     sources = [table, pyarrow.table(table), tmp_path / "people.csv", people(30)]
@@ -190,7 +231,11 @@ def squares_beside_numbers(monkeypatch) -> None:
     monkeypatch.setattr(release_file, "_in_units", wrong)
 
 
-OF_ALL = {"tables": [("age",), ("smoker",)], "weights": {"age": 2}, "sums": {("age",): 2, ("visits",): 3}}
+OF_ALL = {
+    "tables": [("age",), ("smoker",)],
+    "weights": {"age": 2},
+    "sums": {("age",): 2, ("visits",): 3},
+}
 
 
 @pytest.mark.essential
@@ -205,12 +250,16 @@ OF_ALL = {"tables": [("age",), ("smoker",)], "weights": {"age": 2}, "sums": {("a
         (REPLACE, OF_ALL, sums_twice_as_heavy),
     ],
 )
-def test_no_neighbour_is_farther_than_the_noise_is_made_for(relation, shape, fault, monkeypatch) -> None:
+def test_no_neighbour_is_farther_than_the_noise_is_made_for(
+    relation, shape, fault, monkeypatch
+) -> None:
     """The worst of all pairs of records at bounds, between them and missing. It attains the bound, but for `_ROOM`."""
     if fault is not None:
         fault(monkeypatch)
     plan, found = plan_for(BOUNDED, relation=relation, **shape), []
-    for age, visits, smoker in itertools.product([-3.0, 99.0, 48.0, 22.0, 73.5, None], [0, 1, 3], ["no", "yes"]):
+    for age, visits, smoker in itertools.product(
+        [-3.0, 99.0, 48.0, 22.0, 73.5, None], [0, 1, 3], ["no", "yes"]
+    ):
         record = {"age": [age, 48.0], "visits": [visits, 1], "smoker": [smoker, "no"]}
         found.append(measured(pyarrow.table(record), plan))
     without = measured({"age": [48.0], "visits": [1], "smoker": ["no"]}, plan)
@@ -222,7 +271,8 @@ def test_no_neighbour_is_farther_than_the_noise_is_made_for(relation, shape, fau
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    ("bounds", "step"), [((-1e308, 1e308), None), ((0.0, 1e-310), None), ((0.0, 5e-324), None), ((-1.0, 1.0), 5e-324)]
+    ("bounds", "step"),
+    [((-1e308, 1e308), None), ((0.0, 1e-310), None), ((0.0, 5e-324), None), ((-1.0, 1.0), 5e-324)],
 )
 def test_nor_where_floats_end(bounds, step, monkeypatch) -> None:
     """Widths and steps for which arithmetic gives infinity or NaN: a record moved the sums 118 times as far.
@@ -240,7 +290,9 @@ def test_nor_where_floats_end(bounds, step, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_ones(relation, monkeypatch) -> None:
+def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_ones(
+    relation, monkeypatch
+) -> None:
     plan = plan_for(BOUNDED, relation=relation, **SUMMED)
     event = plan.certificate(dp.random.key(), 10).event
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
@@ -259,7 +311,10 @@ def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_one
 
 def test_clipping_in_the_program_changes_no_row() -> None:
     """So what leaves the program are the exact sums, whichever rows it was given."""
-    plan, table = plan_for(BOUNDED, **SUMMED), {"age": [99.0, -3.0, 48.0], "visits": [3, 0, 1], "smoker": ["no"] * 3}
+    plan, table = (
+        plan_for(BOUNDED, **SUMMED),
+        {"age": [99.0, -3.0, 48.0], "visits": [3, 0, 1], "smoker": ["no"] * 3},
+    )
     found = release_file._Measured(plan, 9)
     for piece in release_file._pieces(table, plan, "refuse", None):
         found.add(piece)
@@ -287,7 +342,8 @@ def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch)
             Column(name="d", kind=Kind.BINARY, categories=("0", "1")),
         )
         plan = plan_for(
-            dp.tables.Schema(columns=columns), tables=[("a",), ("d", "a"), ("c", "b"), ("b", "a"), ("a", "c", "d")]
+            dp.tables.Schema(columns=columns),
+            tables=[("a",), ("d", "a"), ("c", "b"), ("b", "a"), ("a", "c", "d")],
         )
         for rows in (1, 9, 10, 699, 2500):
             table = {
@@ -296,7 +352,9 @@ def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch)
                 "d": rng.choice(["0", "1"], rows),
             }
             table["c"] = np.where(rng.random(rows) < 0.2, np.nan, rng.uniform(0, 9, rows))
-            table = pyarrow.table({name: pyarrow.array(cells, from_pandas=True) for name, cells in table.items()})
+            table = pyarrow.table(
+                {name: pyarrow.array(cells, from_pandas=True) for name, cells in table.items()}
+            )
             total = unweighted(plan, measured(table, plan))
             if not fault:
                 np.testing.assert_array_equal(total, exact(plan, table).counts)
@@ -312,10 +370,14 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     """
     plan, table = plan_for(slices=100), people(3000)
     found = private_marginals(dp.random.key(1), table, plan, non_private_seed=True)
-    deviation = [np.full(cells, plan.stddev(own)) for own, cells in zip(plan.tables, plan.cells, strict=True)]
+    deviation = [
+        np.full(cells, plan.stddev(own)) for own, cells in zip(plan.tables, plan.cells, strict=True)
+    ]
     true = exact(plan, table)
     assert 0.88 < ((found.counts - true.counts) / np.concatenate(deviation)).std() < 1.12
-    many = dp.tables.Schema(columns=tuple(dataclasses.replace(SCHEMA.columns[0], name=f"x{i}") for i in range(200)))
+    many = dp.tables.Schema(
+        columns=tuple(dataclasses.replace(SCHEMA.columns[0], name=f"x{i}") for i in range(200))
+    )
     wide = plan_for(many, tables=[("x0",)], sums={(f"x{i}",): 1 + i % 3 for i in range(200)})
     table = {f"x{i}": [99.0, 3.0, 80.0] for i in range(200)}
     found = private_marginals(dp.random.key(1), table, wide, non_private_seed=True)

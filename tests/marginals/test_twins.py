@@ -28,7 +28,13 @@ from discreet.tabular.marginals import (
     private_marginals,
 )
 from discreet.tabular.marginals._twins import CountMatrices
-from discreet.tabular.synthetic import combine, marginal_distances, read_fitted, synthesize, write_fitted
+from discreet.tabular.synthetic import (
+    combine,
+    marginal_distances,
+    read_fitted,
+    synthesize,
+    write_fitted,
+)
 from discreet.tabular.tables import Column, Kind, Missing, Schema, impossible_rows, schema_to_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -36,7 +42,10 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def column(name, *categories, **options):
     return Column(
-        name=name, kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL, categories=categories, **options
+        name=name,
+        kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL,
+        categories=categories,
+        **options,
     )
 
 
@@ -57,10 +66,15 @@ def people(rows: int = 20_000) -> pyarrow.Table:
     rng = np.random.default_rng(0)
     left, right = rng.random(rows) < 0.5, rng.random(rows) < 0.5
     age = np.clip(20 + 50 * left + 8 * rng.standard_normal(rows), 0, 100)
-    words = {name: np.where(x, "yes", "no") for name, x in (("left", left), ("right", right), ("odd", left ^ right))}
+    words = {
+        name: np.where(x, "yes", "no")
+        for name, x in (("left", left), ("right", right), ("odd", left ^ right))
+    }
     place = np.where(age > 60, "c", rng.choice(["a", "b"], rows)).astype(object)
     place[rng.random(rows) < 0.1] = None
-    return pyarrow.table({"age": age, "place": place, **words}).select([x.name for x in SCHEMA.columns])
+    return pyarrow.table({"age": age, "place": place, **words}).select(
+        [x.name for x in SCHEMA.columns]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +84,15 @@ def fit():
 
 def fitted(tables):
     plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=tables, slices=32)
-    return fit_twins(private_marginals(dp.random.key(), people(), plan), components=12, num_steps=400)
+    return fit_twins(
+        private_marginals(dp.random.key(), people(), plan), components=12, num_steps=400
+    )
 
 
 def rate_of_odd(twin) -> float:
-    left, right, odd = (np.array(twin[name].to_pylist()) == "yes" for name in ("left", "right", "odd"))
+    left, right, odd = (
+        np.array(twin[name].to_pylist()) == "yes" for name in ("left", "right", "odd")
+    )
     return float((odd == left ^ right).mean())
 
 
@@ -113,7 +131,9 @@ def test_a_fit_is_saved_and_read(fit, tmp_path) -> None:
     assert "too narrow" in str(read.statement)
     with pytest.raises(ValueError, match=r"twin\.model"):
         MarginalsResult.load(tmp_path / "twin.model")
-    write_fitted(tmp_path, result, dp.models.MixtureOfProducts(model.schema, components=3, slices=32))
+    write_fitted(
+        tmp_path, result, dp.models.MixtureOfProducts(model.schema, components=3, slices=32)
+    )
     with pytest.raises(ValueError, match="names or shapes"):
         read_fitted(tmp_path)
 
@@ -126,7 +146,17 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
     (tmp_path / "schema.toml").write_text(schema_to_toml(SCHEMA))
     dp.Ledger.create("people.ledger", dataset="people", epsilon=1.0, delta=1e-5)
     run = CliRunner()
-    words = ["fit", "--data", "people.csv", "--model", "twin", "--schema", "schema.toml", "--epsilon", "1"]
+    words = [
+        "fit",
+        "--data",
+        "people.csv",
+        "--model",
+        "twin",
+        "--schema",
+        "schema.toml",
+        "--epsilon",
+        "1",
+    ]
     words += ["--ledger", "people.ledger"]
     refused = run.invoke(app, [*words, "--by", "marginals", "--steps", "3"])
     assert refused.exit_code == 2
@@ -150,7 +180,8 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
     about = json.loads((tmp_path / "twins" / "twins.json").read_text())
     assert "too narrow" in about["how_to_combine"]
     assert 300 < about["rows"] < 700
-    # Elsewhere, with draws of their own; nothing that was chosen for the release can be chosen again.
+    # Elsewhere, with draws of their own; nothing that was chosen for the release can be chosen
+    # again.
     elsewhere = [*again.split()[1:-1], "other", "--components", "4", "--draws", "3"]
     refused = run.invoke(app, [*elsewhere, "--epsilon", "2"])
     assert "were paid for" in refused.stderr
@@ -161,8 +192,16 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
     assert (first.num_draws, second.num_draws) == (1, 3)
     refused = run.invoke(app, ["synth", "other", "--twins", "4", "--out", "more"])
     assert "3 posterior draws" in refused.stderr
-    assert run.invoke(app, ["synth", "other", "--twins", "3", "--rows", "9", "--out", "more"]).exit_code == 0
-    assert "T = (1 + 1/m) b - v" in json.loads(Path("more", "twins.json").read_text())["how_to_combine"]
+    assert (
+        run.invoke(
+            app, ["synth", "other", "--twins", "3", "--rows", "9", "--out", "more"]
+        ).exit_code
+        == 0
+    )
+    assert (
+        "T = (1 + 1/m) b - v"
+        in json.loads(Path("more", "twins.json").read_text())["how_to_combine"]
+    )
     assert len(dp.Ledger("people.ledger").entries) == 2
 
 
@@ -171,8 +210,20 @@ def test_twins_of_persons_with_several_rows_have_nobodys(tmp_path, monkeypatch) 
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 20)
     who = pyarrow.array((np.arange(900) // 3).astype(str))
     pyarrow.csv.write_csv(people(900).append_column("who", who), "visits.csv")
-    (tmp_path / "schema.toml").write_text(schema_to_toml(dataclasses.replace(SCHEMA, person="who", max_rows=3)))
-    words = ["fit", "--data", "visits.csv", "--model", "twin", "--schema", "schema.toml", "--epsilon", "4"]
+    (tmp_path / "schema.toml").write_text(
+        schema_to_toml(dataclasses.replace(SCHEMA, person="who", max_rows=3))
+    )
+    words = [
+        "fit",
+        "--data",
+        "visits.csv",
+        "--model",
+        "twin",
+        "--schema",
+        "schema.toml",
+        "--epsilon",
+        "4",
+    ]
     done = CliRunner().invoke(app, [*words, "--by", "marginals", "--components", "4"])
     assert done.exit_code == 0, done.output
     fit = read_fitted(tmp_path / "discreet-fit")
@@ -184,7 +235,9 @@ def test_twins_of_persons_with_several_rows_have_nobodys(tmp_path, monkeypatch) 
 
 
 def test_too_few_counts_in_a_file_are_refused(tmp_path) -> None:
-    plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=[("odd", "place"), ("age",)])
+    plan = MarginalsPlan.calibrate(
+        SCHEMA, epsilon=1.0, delta=1e-6, tables=[("odd", "place"), ("age",)]
+    )
     short = Marginals(plan, np.zeros(sum(plan.cells) - 1), plan.state(reproducible=False))
     with pytest.raises(ValueError, match="is damaged"):
         Marginals.load(short.save(tmp_path / "some.counts"))
@@ -194,19 +247,27 @@ def test_too_few_counts_in_a_file_are_refused(tmp_path) -> None:
 def test_draws_scatter_as_the_fit_does_around_the_truth(most) -> None:
     """One column of two levels has its variance in closed form: p (1 - p) / n of sampling, and as much of privacy noise.
 
-    Of `most` rows of each person, which are alike, n / `most` are independent. 150 draws know it to 12 %: without one of the two
-    it would be half.
+    Of `most` rows of each person, which are alike, n / `most` are independent. 150 draws know it to
+    12 %: without one of the two it would be half.
     """
     schema, rows = Schema(columns=(column("odd", "no", "yes"),), person="id", max_rows=most), 2_100
     noise = math.sqrt(rows * most / 2)
-    plan = MarginalsPlan(schema=schema, tables=(("odd",),), weights=(1,), noise_multiplier=noise / most, delta=1e-6)
-    table = {"odd": np.repeat(["no", "yes"], rows // 2), "id": (np.arange(rows) // most).astype(str)}
+    plan = MarginalsPlan(
+        schema=schema, tables=(("odd",),), weights=(1,), noise_multiplier=noise / most, delta=1e-6
+    )
+    table = {
+        "odd": np.repeat(["no", "yes"], rows // 2),
+        "id": (np.arange(rows) // most).astype(str),
+    }
     released = private_marginals(dp.random.key(), table, plan)
     released = dataclasses.replace(released, counts=np.array([rows / 2, rows / 2]))
     _, result = fit_twins(released, components=2, num_steps=300, num_draws=150)
     logits = result.latents["base"][:, None] + result.latents["deviations"]
     weights = np.exp(result.latents["component"])
-    shares = np.sum(weights / weights.sum(1, keepdims=True) / (1 + np.exp(logits[..., 0] - logits[..., 1])), axis=1)
+    shares = np.sum(
+        weights / weights.sum(1, keepdims=True) / (1 + np.exp(logits[..., 0] - logits[..., 1])),
+        axis=1,
+    )
     assert 0.7 < np.var(shares) / (0.5 * most / rows) < 1.4
     assert abs(np.mean(shares) - 0.5) < 0.01
     assert len(result.posterior(dp.random.key(), 150)["base"]) == 150
@@ -231,7 +292,10 @@ FAMILIES = Schema(
         column("married", "no", "yes", "widowed"),
         column("pregnant", "no", "yes"),
     ),
-    impossible=((("sex", ("m",)), ("pregnant", ("yes",))), (("age", YOUNG), ("married", ("yes", "widowed")))),
+    impossible=(
+        (("sex", ("m",)), ("pregnant", ("yes",))),
+        (("age", YOUNG), ("married", ("yes", "widowed"))),
+    ),
 )
 
 
@@ -241,7 +305,9 @@ def test_the_model_of_the_counts_knows_what_is_impossible(fault, target) -> None
     """Otherwise 2 to 4 rows in a hundred are drawn again, and what goes with them is moved; 0.4 so."""
     rng, rows = np.random.default_rng(0), 4000
     age, sex = rng.choice([*map(str, range(10))], rows), rng.choice(["f", "m"], rows)
-    married = np.where(np.isin(age, YOUNG), "no", rng.choice(["no", "yes", "widowed"], rows, p=[0.4, 0.5, 0.1]))
+    married = np.where(
+        np.isin(age, YOUNG), "no", rng.choice(["no", "yes", "widowed"], rows, p=[0.4, 0.5, 0.1])
+    )
     pregnant = np.where((sex == "f") & (rng.random(rows) < 0.2), "yes", "no")
     table = pyarrow.table({"age": age, "sex": sex, "married": married, "pregnant": pregnant})
     schema = dataclasses.replace(FAMILIES, target=target)
@@ -288,7 +354,11 @@ def analysed(age, left, ill):
         precision = (x * (p * (1 - p))[:, None]).T @ x
         weights = weights + np.linalg.solve(precision, x.T @ (ill - p))
     shares = np.array([ill.mean(), (left & ill).mean(), (age > 3).mean()])
-    squares = [*np.diag(np.linalg.inv(precision)), *(shares * (1 - shares) / rows), age.var() / rows]
+    squares = [
+        *np.diag(np.linalg.inv(precision)),
+        *(shares * (1 - shares) / rows),
+        age.var() / rows,
+    ]
     return [*weights, *shares, age.mean()], squares
 
 
@@ -301,9 +371,15 @@ def test_combined_intervals_hold_as_often_as_they_say(epsilon) -> None:
     held = []
     for table in range(40):
         age, left, ill = illness(np.random.default_rng(table), 5_000)
-        records = {"age": age, "left": np.where(left, "yes", "no"), "ill": np.where(ill, "yes", "no")}
+        records = {
+            "age": age,
+            "left": np.where(left, "yes", "no"),
+            "ill": np.where(ill, "yes", "no"),
+        }
         released = private_marginals(dp.random.key(table), records, plan, non_private_seed=True)
-        model, result = fit_twins(released, components=32, num_steps=2_000, num_draws=20, seed=1000 + table)
+        model, result = fit_twins(
+            released, components=32, num_steps=2_000, num_draws=20, seed=1000 + table
+        )
         found = []
         for twin in synthesize(dp.random.key(table), result, model, num_twins=20):
             words = [np.array(twin[name].to_pylist()) == "yes" for name in ("left", "ill")]
@@ -318,7 +394,9 @@ def test_the_spread_of_a_skewed_count_follows_the_sums() -> None:
     rng = np.random.default_rng(3)
     columns = tuple(Column(name=f"v{i}", kind=Kind.COUNT, bounds=(0, 60)) for i in range(4))
     schema = Schema(columns=(*columns, column("sex", "f", "m")))
-    table = {f"v{i}": np.minimum(rng.negative_binomial(0.5, 0.5 / 3.5, 6_000), 60) for i in range(4)}
+    table = {
+        f"v{i}": np.minimum(rng.negative_binomial(0.5, 0.5 / 3.5, 6_000), 60) for i in range(4)
+    }
     table = pyarrow.table({**table, "sex": rng.choice(["f", "m"], 6_000)})
     excess = []
     for sums in (None, {}):
@@ -332,7 +410,13 @@ def test_the_spread_of_a_skewed_count_follows_the_sums() -> None:
 
 def test_sums_take_numbers_to_be_uniform_in_slices_as_twins_are() -> None:
     born = Column(name="x", kind=Kind.REAL, bounds=(-3.0, 5.0), missing=Missing.INDICATOR)
-    schema = Schema(columns=(column("sex", "f", "m"), born, Column(name="visits", kind=Kind.COUNT, bounds=(0, 40))))
+    schema = Schema(
+        columns=(
+            column("sex", "f", "m"),
+            born,
+            Column(name="visits", kind=Kind.COUNT, bounds=(0, 40)),
+        )
+    )
     plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, slices=6)
     numbers = numbers_in_levels(plan)
     rng, levels = np.random.default_rng(0), plan.levels
@@ -352,7 +436,9 @@ def test_a_description_makes_twins_too() -> None:
     """Its numbers of records are in a table without columns, for which there was an IndexError."""
     plan = description_plan(SCHEMA, epsilon=1.0, delta=1e-6, pairs="all")
     assert () in plan.tables
-    model, result = fit_twins(noisy(exact(plan, people(5_000)), np.random.default_rng(0)), num_steps=200)
+    model, result = fit_twins(
+        noisy(exact(plan, people(5_000)), np.random.default_rng(0)), num_steps=200
+    )
     assert 4_500 < synthesize(dp.random.key(), result, model)[0].num_rows < 5_500
 
 
@@ -368,7 +454,12 @@ def test_means_of_groups_by_two_columns_are_those_of_twins() -> None:
         Column(name="age", kind=Kind.REAL, bounds=(0, 100)),
     )
     how = {"epsilon": 2.0, "delta": 1e-6, "by": [("where", "sex")], "rng_key": dp.random.key(0)}
-    found = dp.describe({"where": where, "sex": sex, "age": age}, Schema(columns=columns), **how, non_private_seed=True)
+    found = dp.describe(
+        {"where": where, "sex": sex, "age": age},
+        Schema(columns=columns),
+        **how,
+        non_private_seed=True,
+    )
     model, fit = fit_twins(found.released, num_draws=2)
     for twin in dp.synthetic.synthesize(dp.random.key(), fit, model, num_twins=2):
         rows = twin.to_pandas()

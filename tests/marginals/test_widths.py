@@ -57,9 +57,14 @@ def seen(plan, by=(), draws: int = 40) -> dict[str, np.ndarray]:
 def test_half_widths_are_reached_and_hardly_ever_exceeded(by) -> None:
     plan = description_plan(SCHEMA, epsilon=0.5, delta=1e-6, by=by)
     rows = 1_000 if by else ROWS
-    means = {name: pyarrow.compute.mean(TABLE[name]).as_py() for name in ("middle", "end", "dose", "visits")}
+    means = {
+        name: pyarrow.compute.mean(TABLE[name]).as_py()
+        for name in ("middle", "end", "dose", "visits")
+    }
     promised = half_widths(plan, rows, by=by, means=means)
-    promised["visits"] = half_widths(plan, rows // 2, by=by, means=means)["visits"]  # half of the cells are missing
+    promised["visits"] = half_widths(plan, rows // 2, by=by, means=means)[
+        "visits"
+    ]  # half of the cells are missing
     for name, found in seen(plan, by).items():
         assert np.mean(found <= promised[name]) > 0.9, name
         assert np.mean(found) / promised[name] > 0.75, name
@@ -69,11 +74,22 @@ def test_without_a_guess_the_mean_may_lie_anywhere() -> None:
     plan = description_plan(SCHEMA, epsilon=0.5, delta=1e-6)
     anywhere = half_widths(plan, ROWS)
     assert anywhere["middle"] == half_widths(plan, ROWS, means={"middle": 100.0})["middle"]
-    assert 1.1 < anywhere["middle"] / half_widths(plan, ROWS, means={"middle": 50.0})["middle"] < 1.42
-    assert half_widths(plan, 1) == {"middle": 50, "end": 50, "dose": 2.25, "visits": 4.5, "region": 0.5, "smoker": 0.5}
+    assert (
+        1.1 < anywhere["middle"] / half_widths(plan, ROWS, means={"middle": 50.0})["middle"] < 1.42
+    )
+    assert half_widths(plan, 1) == {
+        "middle": 50,
+        "end": 50,
+        "dose": 2.25,
+        "visits": 4.5,
+        "region": 0.5,
+        "smoker": 0.5,
+    }
 
 
-@pytest.mark.parametrize("options", [{}, {"by": [("region", "smoker")]}, {"pairs": "all", "level": 0.99}])
+@pytest.mark.parametrize(
+    "options", [{}, {"by": [("region", "smoker")]}, {"pairs": "all", "level": 0.99}]
+)
 def test_the_least_epsilon_is_found(options: dict) -> None:
     """What is a percent below it is not enough; persons with two rows need more."""
     wanted = {"middle": 2.0, "visits": 0.5}
@@ -87,11 +103,16 @@ def test_the_least_epsilon_is_found(options: dict) -> None:
         enough.append(all(found[name] <= width for name, width in wanted.items()))
     assert enough == [False, True]
     several = Schema(columns=SCHEMA.columns, person="id", max_rows=2)
-    assert epsilon_for_widths(several, wanted, num_records=1_000, delta=1e-6, **options) > 1.5 * epsilon
+    assert (
+        epsilon_for_widths(several, wanted, num_records=1_000, delta=1e-6, **options)
+        > 1.5 * epsilon
+    )
 
 
 def test_intervals_of_a_real_release_are_as_narrow_as_asked() -> None:
-    epsilon = epsilon_for_widths(SCHEMA, {"middle": 1.0}, num_records=ROWS, delta=1e-6, means={"middle": 50})
+    epsilon = epsilon_for_widths(
+        SCHEMA, {"middle": 1.0}, num_records=ROWS, delta=1e-6, means={"middle": 50}
+    )
     found = dp.describe(TABLE, SCHEMA, epsilon=epsilon, delta=1e-6).columns["middle"].mean
     assert 0.85 < (found.high - found.low) / 2 <= 1.0
 
@@ -119,7 +140,9 @@ def test_wrong_widths_are_refused(widths: dict, options: dict, said: str) -> Non
 def test_a_law_without_the_number_of_records_is_seen(monkeypatch) -> None:
     """Its noise moves the mean of values at the end of their bounds as much as that of the sum does."""
     law = widths_module._law
-    monkeypatch.setattr(widths_module, "_law", lambda x, mean: law(x, None if mean is None else 50.0))
+    monkeypatch.setattr(
+        widths_module, "_law", lambda x, mean: law(x, None if mean is None else 50.0)
+    )
     plan = description_plan(SCHEMA, epsilon=0.5, delta=1e-6)
     found = seen(plan, draws=10)["end"]
     assert np.mean(found) > 0.6 * half_widths(plan, ROWS, means={"end": 90.0})["end"]

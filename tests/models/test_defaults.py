@@ -53,7 +53,11 @@ def test_each_model_has_defaults_and_they_have_a_price(model) -> None:
 
 def test_the_settings_of_a_fit_that_is_given_none() -> None:
     defaults = defaults_for(logistic_regression)
-    assert (defaults.num_steps, defaults.expected_batch, defaults.learning_rate) == (1000, 1000, 0.02)
+    assert (defaults.num_steps, defaults.expected_batch, defaults.learning_rate) == (
+        1000,
+        1000,
+        0.02,
+    )
     plan = defaults.plan(epsilon=1.0, num_records=30_000)
     assert defaults.clipping_norm == plan.clipping_norm == dp.AdaptiveClipping()
 
@@ -69,7 +73,9 @@ def test_the_plan_keeps_to_epsilon_and_batches_to_the_table() -> None:
 
 
 def test_settings_can_be_changed_one_by_one() -> None:
-    defaults = dataclasses.replace(defaults_for(linear_regression), num_steps=7, expected_batch=10, clipping_norm=3.0)
+    defaults = dataclasses.replace(
+        defaults_for(linear_regression), num_steps=7, expected_batch=10, clipping_norm=3.0
+    )
     plan = defaults.plan(epsilon=1.0, num_records=100)
     assert (plan.num_steps, plan.rate, plan.clipping_norm) == (7, 0.1, 3.0)
 
@@ -119,7 +125,10 @@ def fit(defaults: Defaults, records, epsilon: float = 1.0):
 @pytest.mark.exhaustive
 def test_negative_binomial_regression_finds_weights_and_scatter() -> None:
     result = fit(defaults_for(negative_binomial_regression), counts(6_000, scatter=2.0))
-    draws = {name: np.asarray(values).mean(axis=0) for name, values in result.posterior(jax.random.key(0), 200).items()}
+    draws = {
+        name: np.asarray(values).mean(axis=0)
+        for name, values in result.posterior(jax.random.key(0), 200).items()
+    }
     np.testing.assert_allclose(draws["weights"], WEIGHTS, atol=0.25)
     assert draws["intercept"] == pytest.approx(1.0, abs=0.2)
     assert 1.2 < draws["concentration"] < 3.4

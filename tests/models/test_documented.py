@@ -26,7 +26,11 @@ def run(self, key, *records, **options):
         del key
         with numpyro.handlers.seed(rng_seed=0):
             trace = numpyro.handlers.trace(self.model).get_trace(*records)
-        latents = {name: s["value"] for name, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
+        latents = {
+            name: s["value"]
+            for name, s in trace.items()
+            if s["type"] == "sample" and not s["is_observed"]
+        }
         return {name: np.stack([value] * num_samples) for name, value in latents.items()}
 
     return SimpleNamespace(posterior=posterior, plan=self.plan)
@@ -47,18 +51,25 @@ def programs(page: str) -> dict[str, str]:
     found = {"logistic_regression": regression, "hierarchical": groups, "MixtureOfProducts": table}
     for model, target in OTHERS.items():
         imported = regression.replace(
-            "import defaults_for, logistic_regression", f"import defaults_for, {model.split('(')[0]}"
+            "import defaults_for, logistic_regression",
+            f"import defaults_for, {model.split('(')[0]}",
         )
-        found[model] = imported.replace("(logistic_regression)", f"({model})").replace("x, y)", f"x, {target})")
+        found[model] = imported.replace("(logistic_regression)", f"({model})").replace(
+            "x, y)", f"x, {target})"
+        )
     return found
 
 
 @pytest.mark.exhaustive
 def test_the_examples_run_as_printed(repository, monkeypatch) -> None:
     monkeypatch.setattr("discreet.methods.inference.DPSVI.run", run)
-    monkeypatch.setattr("discreet.privacy.plan.calibrate_noise_multiplier", lambda *args, **options: 5.0)
+    monkeypatch.setattr(
+        "discreet.privacy.plan.calibrate_noise_multiplier", lambda *args, **options: 5.0
+    )
     page = (repository / "docs" / "models.md").read_text(encoding="utf-8")
-    promised = dict(re.findall(r"^\| .*? \| `(\w+)(?:\(.*?\))?` \| (.*?) \| (?!\d)", page, flags=re.MULTILINE))
+    promised = dict(
+        re.findall(r"^\| .*? \| `(\w+)(?:\(.*?\))?` \| (.*?) \| (?!\d)", page, flags=re.MULTILINE)
+    )
     assert len(promised) >= 7
     rng = np.random.default_rng(0)
     names = {
@@ -73,14 +84,23 @@ def test_the_examples_run_as_printed(repository, monkeypatch) -> None:
     }
     done = programs(page)
     for model, block in done.items():
-        lines = [line for line in block.splitlines() if line and not line.startswith(("from ", "import "))]
+        lines = [
+            line
+            for line in block.splitlines()
+            if line and not line.startswith(("from ", "import "))
+        ]
         assert len(lines) == 4
         assert model.split("(")[0] in block
         names.pop("draws", None)
         names.pop("twins", None)
         exec(compile(block, "docs/models.md", "exec"), names)
         if "draws" in names:
-            sites = set(re.findall(r"\w+", promised[model.split("(")[0]])) - {"and", "the", "population", "s"}
+            sites = set(re.findall(r"\w+", promised[model.split("(")[0]])) - {
+                "and",
+                "the",
+                "population",
+                "s",
+            }
             assert len(sites) >= 2
             assert sites <= set(names["draws"])
             assert all(len(values) == 1_000 for values in names["draws"].values())
@@ -88,5 +108,7 @@ def test_the_examples_run_as_printed(repository, monkeypatch) -> None:
             assert [len(twin) for twin in names["twins"]] == [1_000] * 5
     assert {model.split("(")[0] for model in done} == set(promised)
     assert jax.tree.all(
-        jax.tree.map(lambda values: bool(np.isfinite(values).all()), names["result"].posterior(None, 1))
+        jax.tree.map(
+            lambda values: bool(np.isfinite(values).all()), names["result"].posterior(None, 1)
+        )
     )

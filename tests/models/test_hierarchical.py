@@ -68,27 +68,42 @@ def test_classes_in_groups() -> None:
     model = hierarchical(multinomial_regression(3), GROUPS)
     x, group, *_ = table(size=6)
     group[5] = GROUPS  # no such group
-    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(x, group)
-    values = {name: np.asarray(trace[name]["value"]) for name in ("group_intercept", "group_weights", "weights")}
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(
+        x, group
+    )
+    values = {
+        name: np.asarray(trace[name]["value"])
+        for name in ("group_intercept", "group_weights", "weights")
+    }
     assert values["group_intercept"].shape == (GROUPS, 3)
     assert values["group_weights"].shape == (GROUPS, 2, 3)
     for value in values.values():
         np.testing.assert_allclose(value.sum(axis=-1), 0, atol=1e-5)
     known = group[:5]
-    by_hand = values["group_intercept"][known] + np.einsum("rf,rfk->rk", x[:5], values["group_weights"][known])
+    by_hand = values["group_intercept"][known] + np.einsum(
+        "rf,rfk->rk", x[:5], values["group_weights"][known]
+    )
     logits = np.asarray(trace["y"]["fn"].logits)
     np.testing.assert_allclose(logits[:5], by_hand, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(logits[5], 0)
-    # The law of a group's weights: normal around the population's with the spread of each, on the plane of the classes.
+    # The law of a group's weights: normal around the population's with the spread of each, on the
+    # plane of the classes.
     fn, spread = trace["group_weights"]["fn"], np.asarray(trace["weights_spread"]["value"])
     apart = values["group_weights"] - values["weights"]
-    density = np.sum(-0.5 * np.square(apart / spread[:, None]), axis=-1) - 2 * np.log(spread * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(fn.log_prob(trace["group_weights"]["value"]), density.sum(), rtol=1e-4)
+    density = np.sum(-0.5 * np.square(apart / spread[:, None]), axis=-1) - 2 * np.log(
+        spread * np.sqrt(2 * np.pi)
+    )
+    np.testing.assert_allclose(
+        fn.log_prob(trace["group_weights"]["value"]), density.sum(), rtol=1e-4
+    )
 
 
 def test_what_has_no_groups_is_refused() -> None:
     for model in (hierarchical(linear_regression, 2), print):
-        with pytest.raises(ValueError, match="has no version with groups: pass logistic_regression, linear_regression"):
+        with pytest.raises(
+            ValueError,
+            match="has no version with groups: pass logistic_regression, linear_regression",
+        ):
             hierarchical(model, 3)
     for wrong in (1, 2.0, True):
         with pytest.raises(ValueError, match="num_groups"):
@@ -106,13 +121,18 @@ def fit(regression, y):
     assert result.statement.epsilon <= 2.0
     draws = result.posterior(jax.random.key(0), 200)
     intercept = np.asarray(draws["group_intercept"]).mean(axis=0)
-    return np.column_stack([intercept, np.asarray(draws["group_weights"]).mean(axis=0).reshape(GROUPS, -1)])
+    return np.column_stack(
+        [intercept, np.asarray(draws["group_weights"]).mean(axis=0).reshape(GROUPS, -1)]
+    )
 
 
 @pytest.mark.exhaustive
 def test_a_private_fit_tells_the_groups_apart() -> None:
     *_, predictor, rng = table()
-    found = fit(linear_regression, (0.5 * predictor + 0.1 * rng.normal(size=len(predictor))).astype(np.float32))
+    found = fit(
+        linear_regression,
+        (0.5 * predictor + 0.1 * rng.normal(size=len(predictor))).astype(np.float32),
+    )
     # 1,000 records a group.
     np.testing.assert_allclose(found, 0.5 * COEFFICIENTS, atol=0.15)
 
@@ -120,8 +140,11 @@ def test_a_private_fit_tells_the_groups_apart() -> None:
 @pytest.mark.exhaustive
 def test_a_private_fit_of_classes_tells_the_groups_apart() -> None:
     *_, predictor, rng = table()
-    # Of three classes the third is as likely as the second everywhere: weights are the coefficients times (2, -1, -1) / 3.
-    scores = np.stack([predictor, 0 * predictor, 0 * predictor], axis=1) + rng.gumbel(size=(len(predictor), 3))
+    # Of three classes the third is as likely as the second everywhere: weights are the coefficients
+    # times (2, -1, -1) / 3.
+    scores = np.stack([predictor, 0 * predictor, 0 * predictor], axis=1) + rng.gumbel(
+        size=(len(predictor), 3)
+    )
     found = fit(multinomial_regression(3), np.argmax(scores, axis=1).astype(np.float32))
     intercepts, weights = found[:, :3], found[:, 3:].reshape(GROUPS, 2, 3)
     np.testing.assert_allclose(intercepts[:, 0], 2 / 3 * COEFFICIENTS[:, 0], atol=0.4)

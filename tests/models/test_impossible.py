@@ -21,9 +21,16 @@ from discreet.tabular.tables import (
 
 COLUMNS = (
     Column(name="age", kind=Kind.COUNT, bounds=(0, 99)),
-    Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2020, 1, 1))),
+    Column(
+        name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2020, 1, 1))
+    ),
     Column(name="weight", kind=Kind.REAL, bounds=(0, 150), missing=Missing.INDICATOR),
-    Column(name="married", kind=Kind.CATEGORICAL, categories=("no", "yes", "widowed"), missing=Missing.INDICATOR),
+    Column(
+        name="married",
+        kind=Kind.CATEGORICAL,
+        categories=("no", "yes", "widowed"),
+        missing=Missing.INDICATOR,
+    ),
     Column(name="sex", kind=Kind.BINARY, categories=("f", "m")),
 )
 EARLY = datetime.date(1900, 1, 1), datetime.date(1950, 6, 1)
@@ -39,38 +46,59 @@ def seen(table: pyarrow.Table) -> int:
     """Rows that break a rule, counted without the code that is tested."""
     rows = table.to_pylist()
     early = sum(row["born"] <= EARLY[1] and row["age"] <= 70 for row in rows)
-    light = sum(row["weight"] is not None and row["weight"] <= 20 and row["sex"] == "m" for row in rows)
-    return early + light + sum(row["age"] <= 14 and row["married"] in ("yes", "widowed") for row in rows)
+    light = sum(
+        row["weight"] is not None and row["weight"] <= 20 and row["sex"] == "m" for row in rows
+    )
+    return (
+        early
+        + light
+        + sum(row["age"] <= 14 and row["married"] in ("yes", "widowed") for row in rows)
+    )
 
 
 @pytest.mark.parametrize("fault", [False, True])
 def test_no_twin_has_them_and_other_rows_keep_their_law(fault, monkeypatch) -> None:
     if fault:
         monkeypatch.setattr(
-            "discreet.tabular.models._tables.impossible_rows", lambda table, _: np.zeros(len(table), bool)
+            "discreet.tabular.models._tables.impossible_rows",
+            lambda table, _: np.zeros(len(table), bool),
         )
     model, rng = MixtureOfProducts(SCHEMA, components=2, slices=8), np.random.default_rng(0)
     total = sum(model.levels.sizes)
-    latents = {"component": np.zeros(2), "base": np.zeros(total), "deviations": rng.normal(0, 0.3, (2, total))}
+    latents = {
+        "component": np.zeros(2),
+        "base": np.zeros(total),
+        "deviations": rng.normal(0, 0.3, (2, total)),
+    }
     twin = model.draw(latents, 4000, rng)
     assert len(twin) == 4000
     assert (seen(twin) == 0) != fault
     if not fault:
-        free = MixtureOfProducts(Schema(columns=COLUMNS), components=2, slices=8).draw(latents, 8000, rng)
+        free = MixtureOfProducts(Schema(columns=COLUMNS), components=2, slices=8).draw(
+            latents, 8000, rng
+        )
         assert impossible_rows(free, SCHEMA).sum() > 1000
         kept = free.filter(~impossible_rows(free, SCHEMA))
         assert seen(kept) == 0
         for name in ("age", "weight"):
             drawn, wanted = (np.nan_to_num(x[name].to_numpy().astype(float)) for x in (twin, kept))
             # False alarm below 1e-4: two means of independent rows.
-            assert abs(drawn.mean() - wanted.mean()) < 4 * np.hypot(drawn.std() / 63, wanted.std() / 63)
+            assert abs(drawn.mean() - wanted.mean()) < 4 * np.hypot(
+                drawn.std() / 63, wanted.std() / 63
+            )
 
 
 def test_what_cannot_be_drawn() -> None:
     two = (COLUMNS[0], Column(name="years", kind=Kind.REAL, bounds=(0, 80)))
-    never = MixtureOfProducts(Schema(columns=two, impossible=((("age", (0, 99)), ("years", (0, 80))),)), components=1)
+    never = MixtureOfProducts(
+        Schema(columns=two, impossible=((("age", (0, 99)), ("years", (0, 80))),)), components=1
+    )
     total = sum(never.levels.sizes)
-    latents = {"component": np.zeros(1), "base": np.zeros(total), "deviations": np.zeros((1, total))}
+    latents = {
+        "component": np.zeros(1),
+        "base": np.zeros(total),
+        "deviations": np.zeros((1, total)),
+    }
     with pytest.raises(ValueError, match="nearly all rows"):
         never.draw(latents, 5, np.random.default_rng(0))
 

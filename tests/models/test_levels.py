@@ -13,7 +13,12 @@ SCHEMA = Schema(
         Column(name="visits", kind=Kind.COUNT, bounds=(3, 1_000)),
         Column(name="children", kind=Kind.COUNT, bounds=(0, 4)),
         Column(name="smoker", kind=Kind.BINARY, categories=("0", "1")),
-        Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south", "east"), missing=Missing.INDICATOR),
+        Column(
+            name="region",
+            kind=Kind.CATEGORICAL,
+            categories=("north", "south", "east"),
+            missing=Missing.INDICATOR,
+        ),
     )
 )
 
@@ -78,14 +83,22 @@ def test_back_and_forth(make) -> None:
     repeated = np.repeat(records, 500, axis=0)
     table = levels.decode(repeated, np.random.default_rng(0))
     np.testing.assert_array_equal(levels.encode(table), repeated)
-    assert [str(field.type) for field in table.schema] == ["double", "int64", "int64", "string", "string"]
+    assert [str(field.type) for field in table.schema] == [
+        "double",
+        "int64",
+        "int64",
+        "string",
+        "string",
+    ]
     assert table["weight"].null_count == table["region"].null_count == 500
     # Each count of a slice comes up, and nothing else.
     low, high = levels.edges(SCHEMA.columns[1])[records[3, 1] :][:2]
     assert set(table["visits"].to_pylist()[1_500:]) == set(range(int(low), int(high)))
 
 
-@pytest.mark.parametrize(("bounds", "decimals"), [((17, 90), 1), ((0, 200_000), -2), ((0.0, 1e-3), 6)])
+@pytest.mark.parametrize(
+    ("bounds", "decimals"), [((17, 90), 1), ((0, 200_000), -2), ((0.0, 1e-3), 6)]
+)
 def test_numbers_without_a_step_have_few_decimals_and_keep_their_slice(bounds, decimals) -> None:
     levels = Levels(Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds),)))
     records = np.repeat(np.arange(levels.sizes[0], dtype=np.int32)[:, None], 300, axis=0)
@@ -103,7 +116,9 @@ def test_pandas_and_numpy_tables() -> None:
     arrays = {name: np.array(cells) for name, cells in table_of().items()}
     np.testing.assert_array_equal(levels.encode(arrays), expected)
     # As files are read: numbers as floats, 0 and 1 as texts.
-    read = table_of(visits=np.array([3.0, 1_000.0, 4.0, 77.0]), smoker=["0", "1.0", "true", "False"])
+    read = table_of(
+        visits=np.array([3.0, 1_000.0, 4.0, 77.0]), smoker=["0", "1.0", "true", "False"]
+    )
     np.testing.assert_array_equal(levels.encode(read), expected)
 
 
@@ -118,14 +133,23 @@ def test_a_record_has_the_levels_that_it_has_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weight": [1.0, 987_654.0, 0.0, 0.0]}, "column 'weight' has values outside its public bounds"),
+        (
+            {"weight": [1.0, 987_654.0, 0.0, 0.0]},
+            "column 'weight' has values outside its public bounds",
+        ),
         ({"weight": [1.0, np.inf, 0.0, 0.0]}, "column 'weight' has values outside"),
         ({"visits": [3, None, 4, 5]}, "column 'visits' has missing cells"),
         ({"visits": [3.0, 987.654, 4.0, 5.0]}, "column 'visits' has values that are not whole"),
-        ({"visits": ["3", "secret", "4", "5"]}, "column 'visits' holds something that is not a number"),
+        (
+            {"visits": ["3", "secret", "4", "5"]},
+            "column 'visits' holds something that is not a number",
+        ),
         ({"smoker": [0, 1, 2, 0]}, "column 'smoker' has values outside its public categories"),
         ({"region": ["north", "secret", None, "south"]}, "column 'region' has values outside"),
-        ({"region": ["north", 987_654, None, "south"]}, "column 'region' has cells of different types"),
+        (
+            {"region": ["north", 987_654, None, "south"]},
+            "column 'region' has cells of different types",
+        ),
         ({"region": ["north"]}, "different lengths"),
         ({name: [] for name in table_of()}, "no rows"),
     ],
@@ -141,7 +165,8 @@ def test_a_bad_cell_is_refused_and_not_shown(changes, words) -> None:
 
 def test_clipping_moves_to_the_nearer_bound() -> None:
     records = Levels(SCHEMA).encode(
-        table_of(weight=[-9.0, 99.0, np.inf, -np.inf], visits=[0, 5_000, 3, 3]), out_of_bounds="clip"
+        table_of(weight=[-9.0, 99.0, np.inf, -np.inf], visits=[0, 5_000, 3, 3]),
+        out_of_bounds="clip",
     )
     np.testing.assert_array_equal(records[:, 0], [0, 31, 31, 0])
     np.testing.assert_array_equal(records[:2, 1], [0, 31])
@@ -154,13 +179,20 @@ def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="out_of_bounds"):
         Levels(SCHEMA).encode(table_of(), out_of_bounds="drop")
     with pytest.raises(DataError, match="no column region"):
-        Levels(SCHEMA).encode({name: cells for name, cells in table_of().items() if name != "region"})
+        Levels(SCHEMA).encode(
+            {name: cells for name, cells in table_of().items() if name != "region"}
+        )
 
 
 DAY = datetime.date(2020, 1, 1)
 VISITS = Schema(
     columns=(
-        Column(name="day", kind=Kind.DATE, bounds=(DAY, datetime.date(2020, 12, 31)), missing=Missing.INDICATOR),
+        Column(
+            name="day",
+            kind=Kind.DATE,
+            bounds=(DAY, datetime.date(2020, 12, 31)),
+            missing=Missing.INDICATOR,
+        ),
         Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
     ),
     person="name",
@@ -169,7 +201,12 @@ VISITS = Schema(
 
 def visits(**changes):
     days = [DAY, datetime.date(2020, 12, 31), None, datetime.date(2020, 7, 1)]
-    return {"day": days, "pain": ["none", "much", "some", "some"], "name": ["a", "b", "c", "d"], **changes}
+    return {
+        "day": days,
+        "pain": ["none", "much", "some", "some"],
+        "name": ["a", "b", "c", "d"],
+        **changes,
+    }
 
 
 def test_dates_and_ordered_categories() -> None:

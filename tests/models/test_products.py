@@ -45,10 +45,17 @@ def mixture_of(seed: int = 0, components: int = 3):
 def test_density_is_the_sum_over_components_of_the_products_of_shares() -> None:
     mixture = mixture_of()
     weights = np.asarray(jax.nn.softmax(mixture.component))
-    blocks = [np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [4, 6], axis=1)]
-    everything = np.stack(np.meshgrid(*(np.arange(size) for size in SIZES), indexing="ij"), axis=-1).reshape(-1, 3)
+    blocks = [
+        np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [4, 6], axis=1)
+    ]
+    everything = np.stack(
+        np.meshgrid(*(np.arange(size) for size in SIZES), indexing="ij"), axis=-1
+    ).reshape(-1, 3)
     by_hand = [
-        sum(w * np.prod([b[k, x] for b, x in zip(blocks, row, strict=True)]) for k, w in enumerate(weights))
+        sum(
+            w * np.prod([b[k, x] for b, x in zip(blocks, row, strict=True)])
+            for k, w in enumerate(weights)
+        )
         for row in everything
     ]
     np.testing.assert_allclose(np.exp(mixture.log_prob(everything)), by_hand, rtol=1e-5)
@@ -61,7 +68,10 @@ def test_samples_follow_the_density() -> None:
     drawn = np.asarray(mixture.sample(jax.random.key(2), (20_000,)))
     assert drawn.shape == (20_000, 3)
     for row in ((0, 0, 0), (3, 1, 2), (1, 0, 2)):
-        share, expected = np.mean((drawn == row).all(axis=1)), float(np.exp(mixture.log_prob(np.array(row))))
+        share, expected = (
+            np.mean((drawn == row).all(axis=1)),
+            float(np.exp(mixture.log_prob(np.array(row)))),
+        )
         # Five standard errors: a false alarm in two million.
         assert abs(share - expected) < 5 * np.sqrt(expected / 20_000)
 
@@ -88,14 +98,19 @@ def test_a_fit_without_privacy_finds_the_groups(twin, records) -> None:
     fit = SVI(twin.model, twin.guide(), numpyro.optim.Adam(0.05), Trace_ELBO()).run(
         jax.random.key(0), 400, jnp.asarray(records), progress_bar=False
     )
-    latents = {name.removesuffix("_auto_loc"): np.asarray(v) for name, v in fit.params.items() if name.endswith("loc")}
+    latents = {
+        name.removesuffix("_auto_loc"): np.asarray(v)
+        for name, v in fit.params.items()
+        if name.endswith("loc")
+    }
     shares = np.sort(np.asarray(jax.nn.softmax(latents["component"])))
     # Five standard errors of a share of 4,000, and what the priors and the guide add.
     np.testing.assert_allclose(shares, [0.3, 0.7], atol=0.06)
     drawn = twin.levels.encode(twin.draw(latents, 4_000, np.random.default_rng(0)))
     for column, size in enumerate(SIZES):
         distance = np.abs(
-            np.bincount(drawn[:, column], minlength=size) - np.bincount(records[:, column], minlength=size)
+            np.bincount(drawn[:, column], minlength=size)
+            - np.bincount(records[:, column], minlength=size)
         )
         assert distance.sum() / 8_000 < 0.05
     # Age goes with smoking, as a single product would not have it.
@@ -107,7 +122,9 @@ def test_rows_follow_the_latents_that_they_are_drawn_from(twin) -> None:
     latents = {
         "component": np.log([0.25, 0.75]),
         "base": np.zeros(9),
-        "deviations": np.array([[0, 0, -99, -99, 0, -99, 0, 0, 0], [-99, -99, 0, 0, -99, 0, 0, 0, 0.0]]),
+        "deviations": np.array(
+            [[0, 0, -99, -99, 0, -99, 0, 0, 0], [-99, -99, 0, 0, -99, 0, 0, 0, 0.0]]
+        ),
     }
     levels = twin.levels.encode(twin.draw(latents, 10_000, np.random.default_rng(0)))
     first = levels[:, 0] < 2
@@ -121,9 +138,15 @@ def test_rows_follow_the_latents_that_they_are_drawn_from(twin) -> None:
 @pytest.mark.exhaustive
 def test_a_private_fit_is_proved_and_gives_twins(twin, records) -> None:
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.05), clipping_norm=1.0, noise_multiplier=1.5, num_steps=60, num_records=4_000
+        sampling=dp.PoissonSampling(0.05),
+        clipping_norm=1.0,
+        noise_multiplier=1.5,
+        num_steps=60,
+        num_records=4_000,
     )
-    dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
+    dpsvi = dp.DPSVI(
+        twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder
+    )
     result = dpsvi.run(dp.random.key(5), records, progress_bar=False)
     assert result.statement.epsilon < 5
     twins = dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=3)
@@ -161,27 +184,37 @@ def test_wrong_options_are_refused() -> None:
 # --- records that are persons with several rows ---------------------------------------------
 
 
-VISITS = dataclasses.replace(schema_from_bounds("smoker=no|yes,region=a|b|c"), person="id", max_rows=2)
+VISITS = dataclasses.replace(
+    schema_from_bounds("smoker=no|yes,region=a|b|c"), person="id", max_rows=2
+)
 
 
 def persons_of(seed: int = 0) -> PersonsMixture:
     rng = np.random.default_rng(seed)
-    return PersonsMixture(jnp.array(rng.normal(size=3)), jnp.array(rng.normal(size=(3, 7))), (2, 3, 2))
+    return PersonsMixture(
+        jnp.array(rng.normal(size=3)), jnp.array(rng.normal(size=(3, 7))), (2, 3, 2)
+    )
 
 
 def test_the_rows_of_a_person_share_a_component() -> None:
     mixture = persons_of()
     weights = np.asarray(jax.nn.softmax(mixture.component))
-    smoker, region, number = (np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [2, 5], axis=1))
+    smoker, region, number = (
+        np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [2, 5], axis=1)
+    )
     rows = list(itertools.product(range(2), range(3)))
     total = 0.0
     for first, second in itertools.product(rows, [(-1, -1), *rows]):
         there = [first] if second[0] < 0 else [first, second]
         by_hand = sum(
-            weights[k] * number[k, len(there) - 1] * np.prod([smoker[k, a] * region[k, b] for a, b in there])
+            weights[k]
+            * number[k, len(there) - 1]
+            * np.prod([smoker[k, a] * region[k, b] for a, b in there])
             for k in range(3)
         )
-        assert float(np.exp(mixture.log_prob(np.array([first, second])))) == pytest.approx(by_hand, rel=1e-5)
+        assert float(np.exp(mixture.log_prob(np.array([first, second])))) == pytest.approx(
+            by_hand, rel=1e-5
+        )
         total += by_hand
     assert total == pytest.approx(1)
     drawn = np.asarray(mixture.sample(jax.random.key(2), (20_000,)))
@@ -196,15 +229,21 @@ def test_no_person_moves_the_gradient_by_more_than_the_columns_and_rows_allow() 
     def loss(component, base, deviations, person):
         return PersonsMixture(component, base + deviations, mixture.sizes).log_prob(person)
 
-    people = jnp.array(list(itertools.product(range(2), range(3), [-1, 0, 1], range(3)))).reshape(-1, 2, 2)
+    people = jnp.array(list(itertools.product(range(2), range(3), [-1, 0, 1], range(3)))).reshape(
+        -1, 2, 2
+    )
     gradients = jax.vmap(jax.grad(loss, (0, 1, 2)), (None, None, None, 0))(
         20 * mixture.component, jnp.zeros(7), 20 * mixture.logits, people
     )
-    norms = jnp.sqrt(sum(jnp.sum(jnp.square(g.reshape(len(people), -1)), axis=1) for g in gradients))
+    norms = jnp.sqrt(
+        sum(jnp.sum(jnp.square(g.reshape(len(people), -1)), axis=1) for g in gradients)
+    )
     assert 0.5 < float(norms.max()) / MixtureOfProducts(VISITS).gradient_bound <= 1
     # The last level of a row that is not there is of no account.
     absent = people.at[:, 1].set(jnp.array([-1, 2]))
-    np.testing.assert_array_equal(mixture.log_prob(absent), mixture.log_prob(absent.at[:, 1, 1].set(-1)))
+    np.testing.assert_array_equal(
+        mixture.log_prob(absent), mixture.log_prob(absent.at[:, 1, 1].set(-1))
+    )
 
 
 def test_twins_are_persons_with_rows() -> None:
@@ -235,10 +274,21 @@ def test_twins_are_persons_with_rows() -> None:
 def test_a_private_fit_of_persons_is_proved() -> None:
     twin = MixtureOfProducts(VISITS, components=2)
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=1.5, num_steps=3, num_records=40
+        sampling=dp.PoissonSampling(0.5),
+        clipping_norm=1.0,
+        noise_multiplier=1.5,
+        num_steps=3,
+        num_records=40,
     )
-    dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
-    records = np.stack([np.asarray(persons_of().sample(jax.random.key(i))) for i in range(40)]).astype(np.int32)
+    dpsvi = dp.DPSVI(
+        twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder
+    )
+    records = np.stack(
+        [np.asarray(persons_of().sample(jax.random.key(i))) for i in range(40)]
+    ).astype(np.int32)
     result = dpsvi.run(dp.random.key(5), records, progress_bar=False, person="id", max_rows=2)
     assert result.statement.unit.brief.startswith("one person with up to 2 rows")
-    assert len(dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)[0]) >= 7
+    assert (
+        len(dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)[0])
+        >= 7
+    )

@@ -31,7 +31,12 @@ def table_for(name: str):
 
 
 BY_HAND = {
-    "logistic": (logistic_regression, 2.5, 5.0, lambda y, a: stats.bernoulli.logpmf(y, special.expit(a))),
+    "logistic": (
+        logistic_regression,
+        2.5,
+        5.0,
+        lambda y, a: stats.bernoulli.logpmf(y, special.expit(a)),
+    ),
     "linear": (linear_regression, 1.0, 1.0, lambda y, a: stats.norm.logpdf(y, a, 0.4)),
     "poisson": (poisson_regression, 1.0, 3.0, lambda y, a: stats.poisson.logpmf(y, np.exp(a))),
     "negative binomial": (
@@ -52,7 +57,9 @@ def test_each_model_has_the_density_that_its_docstring_says(name) -> None:
     model, weight_scale, intercept_scale, observed = BY_HAND[name]
     x, y = (part[:50] for part in table_for(name))
     values = {"weights": jnp.asarray(WEIGHTS, jnp.float32), "intercept": jnp.float32(INTERCEPT)}
-    expected = stats.norm.logpdf(WEIGHTS, 0, weight_scale).sum() + stats.norm.logpdf(INTERCEPT, 0, intercept_scale)
+    expected = stats.norm.logpdf(WEIGHTS, 0, weight_scale).sum() + stats.norm.logpdf(
+        INTERCEPT, 0, intercept_scale
+    )
     expected += observed(y, INTERCEPT + x @ WEIGHTS).sum()
     if name in FURTHER:
         site, value, prior = FURTHER[name]
@@ -74,7 +81,9 @@ def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
     alone = (x[mask], *(part[mask] for part in group), y[mask])
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(*alone)
-    values = {n: s["value"] for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
+    values = {
+        n: s["value"] for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]
+    }
 
     def density(values, args):
         return log_density(model, args, {}, values)[0]
@@ -85,7 +94,9 @@ def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
         garbage = np.resize(np.array([np.nan, -np.inf, 7e30, np.inf], np.float32), part.shape)
         padded.append(np.where(mask if part.ndim == 2 else mask[..., None], part, garbage))
     found = jax.value_and_grad(density)(values, (*padded, mask))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected
+    )
     with pytest.raises(ValueError, match="no mask of the real"):
         density(values, (x, *group, y))
     with pytest.raises(ValueError, match="mask has the shape"):
@@ -93,7 +104,8 @@ def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [logistic_regression, linear_regression, poisson_regression, negative_binomial_regression]
+    "model",
+    [logistic_regression, linear_regression, poisson_regression, negative_binomial_regression],
 )
 def test_the_record_plate_follows_the_table(model) -> None:
     for num_records in (2, 3):
@@ -111,7 +123,12 @@ def test_a_dropped_row_has_no_density(name) -> None:
     model = multinomial_regression(3) if name == "multinomial" else BY_HAND[name][0]
     x, y = np.full((1, 3), np.nan, np.float32), np.full(1, np.nan, np.float32)
     shape = (3,) if name == "multinomial" else ()
-    values = {"intercept": jnp.zeros(shape), "weights": jnp.zeros((3, *shape)), "sigma": 0.4, "concentration": 3.0}
+    values = {
+        "intercept": jnp.zeros(shape),
+        "weights": jnp.zeros((3, *shape)),
+        "sigma": 0.4,
+        "concentration": 3.0,
+    }
     density = jax.jit(lambda values, *args: log_density(model, args, {}, values)[0])
     assert not jnp.isfinite(density(values, x, y))
     assert jnp.isfinite(density(values, np.zeros_like(x), np.zeros_like(y)))

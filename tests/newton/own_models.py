@@ -81,7 +81,9 @@ MODELS: dict[str, Any] = {
 INIT: dict[str, Any] = {"mixture": {"m": np.array([[-0.3, 0.0], [0.3, 0.0]])}}
 
 
-def drawn(name: str, rng: np.random.Generator, num_records: int) -> tuple[tuple[np.ndarray, ...], dict[str, Any]]:
+def drawn(
+    name: str, rng: np.random.Generator, num_records: int
+) -> tuple[tuple[np.ndarray, ...], dict[str, Any]]:
     """A table, and the values of the latents that drew it."""
     x = rng.uniform(-1, 1, (num_records, FEATURES))
     w = rng.normal(size=FEATURES)
@@ -94,7 +96,11 @@ def drawn(name: str, rng: np.random.Generator, num_records: int) -> tuple[tuple[
         return (x, group, y.astype(float)), {"w": w, "b": b}
     if name == "robust":
         w = w / 2
-        return (x, 0.2 + x @ w + 0.3 * rng.standard_t(4, num_records)), {"a": 0.2, "w": w, "sigma": 0.3}
+        return (x, 0.2 + x @ w + 0.3 * rng.standard_t(4, num_records)), {
+            "a": 0.2,
+            "w": w,
+            "sigma": 0.3,
+        }
     if name == "ordinal":
         gaps = np.array([0.8, 1.0, 1.2])
         cuts = -1.2 + np.append(0, np.cumsum(gaps))
@@ -104,7 +110,11 @@ def drawn(name: str, rng: np.random.Generator, num_records: int) -> tuple[tuple[
         w = w / 2
         t = np.exp(0.5 + x @ w) * rng.weibull(1.5, num_records)
         end = rng.uniform(0.2, 4, num_records)
-        return (x, np.maximum(np.minimum(t, end), 1e-3), (t < end).astype(float)), {"a": 0.5, "w": w, "k": 1.5}
+        return (x, np.maximum(np.minimum(t, end), 1e-3), (t < end).astype(float)), {
+            "a": 0.5,
+            "w": w,
+            "k": 1.5,
+        }
     if name == "inflated":
         w = w / 2
         y = rng.poisson(np.exp(0.7 + x @ w)) * (rng.random(num_records) > 0.25)

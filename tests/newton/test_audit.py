@@ -37,7 +37,9 @@ class Attacker:
     def _laid(x: np.ndarray, y: np.ndarray) -> Any:
         return _sums.Parts([x[:, None], y[:, None], np.ones((len(y), 1), bool)]).read(0)
 
-    def sees(self, program: Any, public: Any, found: np.ndarray, present: bool, share: float) -> np.ndarray:
+    def sees(
+        self, program: Any, public: Any, found: np.ndarray, present: bool, share: float
+    ) -> np.ndarray:
         """The release, with a share of its noise."""
         kind, rows = program.sums.sums[program.which]
         public = jax.tree.map(np.float64, public)
@@ -82,7 +84,9 @@ def attacks(
 
 
 def plan_for(epsilon: float) -> NewtonPlan:
-    return NewtonPlan.calibrate(epsilon=epsilon, delta=DELTA, family="binary", num_features=2, num_records=N)
+    return NewtonPlan.calibrate(
+        epsilon=epsilon, delta=DELTA, family="binary", num_features=2, num_records=N
+    )
 
 
 def check(present: np.ndarray, absent: np.ndarray, information: list[float]) -> None:

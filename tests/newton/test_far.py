@@ -64,7 +64,9 @@ def logistic(mean: Any) -> Any:
         (logistic, set()),
     ],
 )
-def test_latents_whose_gradients_grow_without_limit_are_decided_far_out(likelihood: Any, decided: set[str]) -> None:
+def test_latents_whose_gradients_grow_without_limit_are_decided_far_out(
+    likelihood: Any, decided: set[str]
+) -> None:
     model = line(likelihood)
     y = (X > 0).astype(np.float32) + (likelihood is log_normal)
     records = take_apart((X, y), {})
@@ -115,7 +117,10 @@ def test_beside_a_label_that_is_a_float_long_pulls_are_found() -> None:
     """Where artificial labels were no 0 or 1, each artificial record lay outside of the support, and nothing was far out."""
 
     def two_parts(label: Any, y: Any) -> None:
-        logit, sigma = numpyro.sample("logit", dist.Normal(0, 1)), numpyro.sample("sigma", dist.HalfNormal(1))
+        logit, sigma = (
+            numpyro.sample("logit", dist.Normal(0, 1)),
+            numpyro.sample("sigma", dist.HalfNormal(1)),
+        )
         with numpyro.plate("people", len(y)):
             numpyro.sample("label", dist.Bernoulli(logits=logit), obs=label)
             numpyro.sample("y", dist.Normal(0, sigma), obs=y)

@@ -17,7 +17,9 @@ from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 Z90 = 1.6449
 
 
-def simulated(family: str, features: int, records: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def simulated(
+    family: str, features: int, records: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Correlated features in [-1, 1], coefficients of the prior's size, and the targets."""
     rng = np.random.default_rng([features, records, seed])
     mix = rng.normal(size=(features, features)) * 0.6 / np.sqrt(features) + 0.8 * np.eye(features)
@@ -25,12 +27,21 @@ def simulated(family: str, features: int, records: int, seed: int) -> tuple[np.n
     size = (3.0 if family == "binary" else 1.2) / np.sqrt(features)
     truth = np.append(rng.normal(), size * rng.normal(size=features))
     predictor = truth[0] + x @ truth[1:]
-    y = rng.random(records) < 1 / (1 + np.exp(-predictor)) if family == "binary" else rng.poisson(np.exp(predictor))
+    y = (
+        rng.random(records) < 1 / (1 + np.exp(-predictor))
+        if family == "binary"
+        else rng.poisson(np.exp(predictor))
+    )
     return x, y.astype(float), truth
 
 
 def plan_for(family: str, x: np.ndarray, epsilon: float, **changes: Any) -> NewtonPlan:
-    shape: dict[str, Any] = {"family": family, "num_features": x.shape[1], "num_records": len(x), "delta": 1e-6}
+    shape: dict[str, Any] = {
+        "family": family,
+        "num_features": x.shape[1],
+        "num_records": len(x),
+        "delta": 1e-6,
+    }
     return NewtonPlan.calibrate(epsilon=epsilon, **shape | changes)
 
 
@@ -39,8 +50,8 @@ def of_persons(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Persons with one to `most_rows` rows, whose two first features are the same in all, and whose targets are alike.
 
-    Each row's target follows the logistic regression: a normal number is below the quantile of its probability, and those of a
-    person have the correlation `alike`.
+    Each row's target follows the logistic regression: a normal number is below the quantile of its
+    probability, and those of a person have the correlation `alike`.
     """
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (persons, most_rows, 3))
@@ -53,7 +64,9 @@ def of_persons(
     return x, y, present, truth
 
 
-def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.ndarray) -> np.ndarray:
+def weighted_fit(
+    found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.ndarray
+) -> np.ndarray:
     """The logistic fit in which persons far from the others count less, without a prior."""
     ones = np.concatenate([np.ones((*y.shape, 1)), x], axis=2) * present[..., None]
     lengths = np.square(ones @ found.to).sum(axis=(1, 2))
@@ -66,7 +79,9 @@ def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.
     def slope(beta: np.ndarray) -> np.ndarray:
         return np.einsum("prf,pr->f", ones, weights * (1 / (1 + np.exp(-ones @ beta)) - y))
 
-    return minimize(loss, np.zeros(ones.shape[2]), jac=slope, method="BFGS", options={"gtol": 1e-9}).x
+    return minimize(
+        loss, np.zeros(ones.shape[2]), jac=slope, method="BFGS", options={"gtol": 1e-9}
+    ).x
 
 
 @pytest.mark.parametrize(
@@ -123,9 +138,16 @@ class _Unproved:
 
 @pytest.mark.parametrize(
     ("family", "features", "records", "epsilon"),
-    [("binary", 5, 2_000, 1.0), ("binary", 5, 2_000, 0.3), ("counts", 5, 2_000, 1.0), ("binary", 20, 10_000, 1.0)],
+    [
+        ("binary", 5, 2_000, 1.0),
+        ("binary", 5, 2_000, 0.3),
+        ("counts", 5, 2_000, 1.0),
+        ("binary", 20, 10_000, 1.0),
+    ],
 )
-def test_intervals_hold_the_truth_and_are_not_idle(family: str, features: int, records: int, epsilon: float) -> None:
+def test_intervals_hold_the_truth_and_are_not_idle(
+    family: str, features: int, records: int, epsilon: float
+) -> None:
     """Twenty tables. Without the sampling in the posterior half of them held; with half of the privacy noise 0.80 to 0.87."""
     held, width, before = [], [], []
     for seed in range(20):
@@ -232,7 +254,11 @@ def test_intervals_hold_strong_effects_and_rare_targets(
         rng = np.random.default_rng(seed)
         x = rng.uniform(-1, 1, (records, 3))
         predictor = truth[0] + x @ np.array(truth[1:])
-        y = rng.random(records) < 1 / (1 + np.exp(-predictor)) if family == "binary" else rng.poisson(np.exp(predictor))
+        y = (
+            rng.random(records) < 1 / (1 + np.exp(-predictor))
+            if family == "binary"
+            else rng.poisson(np.exp(predictor))
+        )
         found = fit_newton(dp.random.key(seed), x, y.astype(float), plan_for(family, x, epsilon))
         held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
     assert np.mean(held) >= 0.83, np.mean(held)
@@ -273,7 +299,9 @@ def test_the_matrices_of_a_prior_are_made_once(monkeypatch: pytest.MonkeyPatch) 
     """Some sixty times a fit they were a tenth of the time for 401 columns."""
     made = []
     matrix = Prior.matrix
-    monkeypatch.setattr(Prior, "matrix", lambda self, scale: (made.append(scale), matrix(self, scale))[1])
+    monkeypatch.setattr(
+        Prior, "matrix", lambda self, scale: (made.append(scale), matrix(self, scale))[1]
+    )
     prior = Prior.of(5.0, np.full(2, 2.5), np.array([1.0, 0.1, 0.2]), np.eye(3))
     likelihood = Likelihood(np.diag([3.0, 2.0, 1.0]), np.ones(3))
     first, again = (prior.mixture(likelihood, 4) for _ in range(2))
@@ -285,13 +313,18 @@ def test_the_matrices_of_a_prior_are_made_once(monkeypatch: pytest.MonkeyPatch) 
 def test_what_it_says_about_its_use() -> None:
     """Little noise, much, and so much that it hides the model."""
     x, y, truth = simulated("binary", 5, 20_000, 3)
-    said = {epsilon: fit_newton(dp.random.key(1), x, y, plan_for("binary", x, epsilon)) for epsilon in (2.0, 0.01)}
+    said = {
+        epsilon: fit_newton(dp.random.key(1), x, y, plan_for("binary", x, epsilon))
+        for epsilon in (2.0, 0.01)
+    }
     assert said[2.0].statement.use == COEFFICIENTS
     assert said[2.0].converged
     assert np.abs(said[2.0].estimate - truth).max() < 0.2
     assert said[0.01].statement.use == NOT_USABLE
     assert np.abs(said[0.01].estimate[1:]).max() < np.abs(truth[1:]).max()
-    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x))[0] for x in USES}
+    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {
+        _fit._use(_fit.Diagnosis(*x))[0] for x in USES
+    }
 
 
 def test_the_verdict_says_that_counts_may_scatter_more_than_poisson_ones() -> None:
@@ -344,7 +377,10 @@ def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     assert "x10, x11 and 2 others differ so little" in reason
     use, reason = _fit._use(_fit.Diagnosis(*USES[3]), unlearned=["pay", "age"])
     assert use == NOT_USABLE
-    assert "rest on the prior (the statement has it), which decides the weights of pay and age. A larger" in reason
+    assert (
+        "rest on the prior (the statement has it), which decides the weights of pay and age. A larger"
+        in reason
+    )
     assert any(
         "The prior: a weight is Normal(0, (1 / s)²)" in x
         for x in plan_for("counts", np.zeros((9, 1)), 1.0).state(reproducible=False).public
@@ -411,7 +447,11 @@ def test_more_columns_than_can_be_told_apart() -> None:
 def bent(seed: int, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A feature with a long tail, whose effect is a parabola; the last array is what the logistic regression finds."""
     rng = np.random.default_rng(seed)
-    draws = rng.gamma(3, 0.25, records) - 1, rng.normal(-0.3, 0.35, records), rng.random(records) < 0.3
+    draws = (
+        rng.gamma(3, 0.25, records) - 1,
+        rng.normal(-0.3, 0.35, records),
+        rng.random(records) < 0.3,
+    )
     x = np.clip(np.column_stack(draws), -1, 1)
     predictor = -0.5 + x @ [1.2, 1.0, -0.5] - 1.5 * x[:, 0] ** 2
     y = (rng.random(records) < 1 / (1 + np.exp(-predictor))).astype(float)
@@ -461,7 +501,9 @@ def test_with_survey_weights_intervals_hold_the_population() -> None:
     assert np.min(without) > 5
 
 
-def in_a_group(rng: np.random.Generator, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def in_a_group(
+    rng: np.random.Generator, records: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A group of 5 %, of whom one in twenty was asked."""
     x = rng.uniform(-1, 1, (records, 2))
     x[:, 0] = rng.random(records) < 0.05
@@ -482,13 +524,17 @@ def with_few_large_counts(
     return x[drawn], y[drawn], 0.1 / chances[drawn], truth
 
 
-@pytest.mark.parametrize(("family", "made"), [("binary", in_a_group), ("counts", with_few_large_counts)])
+@pytest.mark.parametrize(
+    ("family", "made"), [("binary", in_a_group), ("counts", with_few_large_counts)]
+)
 def test_with_weights_the_map_and_the_counts_are_the_populations(family: str, made: Any) -> None:
     """With the sample's the group was off by 6.8 standard deviations, and 0.3 of the counts' intervals held."""
     held = []
     for seed in range(6):
         x, y, weights, truth = made(np.random.default_rng(seed), 30_000)
-        found = fit_invented(x, y, plan_for(family, x, 1.0, weighted=True), weights=weights, seed=seed)
+        found = fit_invented(
+            x, y, plan_for(family, x, 1.0, weighted=True), weights=weights, seed=seed
+        )
         held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
         assert found.statement.use != NOT_USABLE
         # 0.5 in the population, and about 1.5 among those who were asked.
@@ -511,17 +557,26 @@ def test_what_dropped_records_hold_has_no_effect() -> None:
     plan = plan_for("binary", x, 3.0, drops=True)
     found = fit_invented(x, y, plan, mask=there, seed=0)
     assert (np.abs(found.mean - truth) < 3 * np.sqrt(np.diag(found.covariance))).all()
-    other = fit_invented(np.where(there[:, None], x, np.nan), np.where(there, y, np.nan), plan, mask=there, seed=0)
+    other = fit_invented(
+        np.where(there[:, None], x, np.nan), np.where(there, y, np.nan), plan, mask=there, seed=0
+    )
     assert (found.mean == other.mean).all()
 
 
 def test_weights_have_a_plan_of_their_own() -> None:
-    plain, weighted = (plan_for("binary", np.ones((500, 3)), 1.0, weighted=given) for given in (False, True))
+    plain, weighted = (
+        plan_for("binary", np.ones((500, 3)), 1.0, weighted=given) for given in (False, True)
+    )
     assert weighted.epsilon() == pytest.approx(plain.epsilon(), abs=1e-3)
 
 
 ROWS = {"x": np.ones((9, 3)), "y": np.ones(9)}
-PERSONS = {"x": np.ones((9, 3, 3)), "y": np.ones((9, 3)), "mask": np.ones((9, 3), bool), "person": "id"}
+PERSONS = {
+    "x": np.ones((9, 3, 3)),
+    "y": np.ones((9, 3)),
+    "mask": np.ones((9, 3), bool),
+    "person": "id",
+}
 SEVERAL, WEIGHTED = {"max_rows": 3}, {"weighted": True}
 
 
@@ -532,7 +587,10 @@ SEVERAL, WEIGHTED = {"max_rows": 3}, {"weighted": True}
         ({}, ROWS | {"y": np.ones(8)}, "y has the shape"),
         ({}, ROWS | {"x": np.array([["a"] * 3] * 9)}, "pass numbers"),
         *(({}, ROWS | {"y": np.full(9, y)}, "each must be 0 or 1") for y in (2.0, np.nan, 0.5)),
-        *(({}, ROWS | {"levels": x}, "levels must be 3 Booleans") for x in ([0, 2, 1], [True], np.ones((3, 1), bool))),
+        *(
+            ({}, ROWS | {"levels": x}, "levels must be 3 Booleans")
+            for x in ([0, 2, 1], [True], np.ones((3, 1), bool))
+        ),
         ({}, ROWS | {"mask": np.ones(9, bool)}, "if the plan drops some"),
         ({}, ROWS | {"weights": np.ones(9)}, "give both, or neither"),
         (WEIGHTED, ROWS, "give both, or neither"),
@@ -548,7 +606,13 @@ SEVERAL, WEIGHTED = {"max_rows": 3}, {"weighted": True}
         ({}, PERSONS, "x has the shape"),
     ],
 )
-def test_wrong_input_is_refused_before_anything_is_spent(plan: Any, table: Any, words: str, monkeypatch: Any) -> None:
+def test_wrong_input_is_refused_before_anything_is_spent(
+    plan: Any, table: Any, words: str, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(_fit.Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match=words):
-        fit_newton(dp.random.key(), plan=plan_for("binary", table["x"], 1.0, num_features=3, **plan), **table)
+        fit_newton(
+            dp.random.key(),
+            plan=plan_for("binary", table["x"], 1.0, num_features=3, **plan),
+            **table,
+        )

@@ -64,11 +64,15 @@ def of_model(model: Any, *data: Any) -> Latents:
 def public_of(latents: Latents, rng: np.random.Generator) -> Public:
     size = latents.num_touched
     to = rng.normal(size=(size, size)) * np.exp(rng.normal(size=size))
-    return jax.tree.map(np.float64, Public(to, 0.3 * rng.normal(size=size), np.exp(2 * rng.normal())))
+    return jax.tree.map(
+        np.float64, Public(to, 0.3 * rng.normal(size=size), np.exp(2 * rng.normal()))
+    )
 
 
 def plan_of(num_records: int, epsilon: float = 1.0, **changes: Any) -> dp.newton.ModelPlan:
-    return dp.newton.ModelPlan.calibrate(**{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes})
+    return dp.newton.ModelPlan.calibrate(
+        **{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes}
+    )
 
 
 def shares(x: Any, y: Any) -> None:
@@ -86,7 +90,9 @@ def test_a_model_of_shares_needs_no_placeholder() -> None:
 
 def rows_of(kind: str, latents: Any, leaves: Any, mask: Any, public: Public) -> Any:
     """What the records of one turn add, or whose products they add."""
-    return _model._rows(kind, latents, leaves, *_model._mapped(latents, leaves, public), mask, public)
+    return _model._rows(
+        kind, latents, leaves, *_model._mapped(latents, leaves, public), mask, public
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lengths"])
@@ -99,7 +105,9 @@ def test_no_row_is_longer_than_one_and_what_is_not_finite_adds_nothing(kind: str
         wild = [np.asarray(x * np.exp(3 * rng.normal()), np.float32) for x in data]
         wild[0][:3, 0] = [np.nan, np.inf, 3e38]
         with jax.enable_x64(True):
-            rows = np.asarray(rows_of(kind, latents, wild, jnp.ones(2 * TURN, bool), public_of(latents, rng)))
+            rows = np.asarray(
+                rows_of(kind, latents, wild, jnp.ones(2 * TURN, bool), public_of(latents, rng))
+            )
         norms = np.linalg.norm(rows, axis=1)
         assert np.isfinite(rows).all()
         assert norms.max() <= 1
@@ -113,13 +121,18 @@ def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
     latents = of_model(line, x, y)
     public = public_of(latents, np.random.default_rng(1))
     with jax.enable_x64(True):
-        level = np.argmax(np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public)), axis=1)
+        level = np.argmax(
+            np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public)), axis=1
+        )
         _, length = _model._mapped(latents, [jnp.asarray(x), jnp.asarray(y)], public)
         length = np.asarray(length)
     assert ((EDGES[level] < length) & (length <= EDGES[level + 1])).all()
     far = jnp.asarray(np.array([np.nan, 3e38, 0.0] + [1.0] * (TURN - 3), np.float32))
     with jax.enable_x64(True):
-        level = np.argmax(np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public)), axis=1)
+        level = np.argmax(
+            np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public)),
+            axis=1,
+        )
     # What is not finite has a bin of its own: of half a table without a word, nobody would know.
     assert (level[:3] == [NUM_BINS, NUM_BINS, level[2]]).all()
     assert (level[2:] < NUM_BINS).all()
@@ -138,20 +151,30 @@ def test_it_says_how_many_records_count_as_nothing(missing: float) -> None:
 
 @pytest.mark.parametrize("kind", ["moments", "gradients"])
 @pytest.mark.parametrize("name", ["robust", "ordinal"])
-def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: str, monkeypatch: Any) -> None:
+def test_a_row_is_the_same_in_every_place_and_sums_are_exact(
+    kind: str, name: str, monkeypatch: Any
+) -> None:
     """A last bit may move a row by a step of the grid, which no noise is planned for."""
     filled = TURN - SPARE
     data, _ = drawn(name, np.random.default_rng(0), 3 * filled)
     latents = of_model(MODELS[name], *data)
     public = public_of(latents, np.random.default_rng(1))._replace(reach=np.float64(1.0))
-    leaves = [np.asarray(x, np.float32) if x.dtype.kind == "f" else np.asarray(x, np.int32) for x in data]
+    leaves = [
+        np.asarray(x, np.float32) if x.dtype.kind == "f" else np.asarray(x, np.int32) for x in data
+    ]
 
     def sums(rows: Any) -> np.ndarray:
         with jax.enable_x64(True):
             *arrays, mask = Parts([x[rows] for x in leaves]).read(0)
             summed = jax.jit(functools.partial(_model.summed, KINDS), static_argnums=1)
             return np.asarray(
-                summed(KINDS.index(kind), latents, [*map(jnp.asarray, arrays)], jnp.asarray(mask), public)
+                summed(
+                    KINDS.index(kind),
+                    latents,
+                    [*map(jnp.asarray, arrays)],
+                    jnp.asarray(mask),
+                    public,
+                )
             )
 
     rng = np.random.default_rng(2)
@@ -160,7 +183,9 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
     np.testing.assert_array_equal(everywhere, sums(rng.permutation(whole)))
     # One record at the end of a turn, and at the beginning of the next.
     for size in (filled, filled + 1):
-        np.testing.assert_array_equal(sums(whole[:size]) - sums(whole[: size - 1]), sums(whole[size - 1 : size]))
+        np.testing.assert_array_equal(
+            sums(whole[:size]) - sums(whole[: size - 1]), sums(whole[size - 1 : size])
+        )
     many = np.where(whole % 3 == 0, 5, whole)
     once = sums(np.array([5]))
     np.testing.assert_array_equal(sums(many) - sums(many[many != 5]), once * (many == 5).sum())
@@ -171,7 +196,10 @@ def test_with_little_noise_it_is_the_posterior() -> None:
     x, y = on_a_line(5_000)
     ones = np.column_stack([np.ones_like(x), x]).astype(float)
     precision = ones.T @ ones / 0.25 + np.eye(2) / 4
-    mean, spread = np.linalg.solve(precision, ones.T @ y / 0.25), np.sqrt(np.diag(np.linalg.inv(precision)))
+    mean, spread = (
+        np.linalg.solve(precision, ones.T @ y / 0.25),
+        np.sqrt(np.diag(np.linalg.inv(precision))),
+    )
     found = dp.fit(line, x, y, epsilon=50.0, **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     draws = np.column_stack([found.draws["a"], found.draws["b"]])
@@ -202,8 +230,12 @@ def test_draws_are_the_prior_times_the_likelihood(model: Any) -> None:
     normal = moments_of(latents)
     assert normal.ruled.all()
     with jax.enable_x64(True):
-        vectors = _sampling.draw(latents, np.arange(4), normal.mean, normal.covariance, precision, seen)
-        values = {name: np.asarray(value) for name, value in jax.vmap(latents.values)(vectors).items()}
+        vectors = _sampling.draw(
+            latents, np.arange(4), normal.mean, normal.covariance, precision, seen
+        )
+        values = {
+            name: np.asarray(value) for name, value in jax.vmap(latents.values)(vectors).items()
+        }
     effects = values["b"] if model is groups else values["scale"][:, None] * values["z"]
     logs = np.log(values["scale"])
     mean = chances @ log_scales
@@ -217,20 +249,32 @@ def test_draws_are_the_prior_times_the_likelihood(model: Any) -> None:
     [
         ("robust", 0.3),
         pytest.param("robust", 5.0, marks=pytest.mark.exhaustive),
-        *(pytest.param(name, 0.3, marks=pytest.mark.exhaustive) for name in MODELS if name != "robust"),
+        *(
+            pytest.param(name, 0.3, marks=pytest.mark.exhaustive)
+            for name in MODELS
+            if name != "robust"
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 def test_intervals_hold_what_drew_the_table(name: str, epsilon: float) -> None:
     """Ten tables of 5,000 records.
 
-    Of robust lines, 0.73 held at ε = 0.3 with half of the variance from privacy, 0.62 without it, 0.70 with a curvature twice
-    as large; at ε = 5, where there is little noise, 0.20 without the records' own.
+    Of robust lines, 0.73 held at ε = 0.3 with half of the variance from privacy, 0.62 without it,
+    0.70 with a curvature twice as large; at ε = 5, where there is little noise, 0.20 without the
+    records' own.
     """
     held = []
     for seed in range(10):
         data, truth = drawn(name, np.random.default_rng(seed), 5_000)
-        found = dp.fit(MODELS[name], *data, epsilon=epsilon, init=INIT.get(name), rng_key=dp.random.key(seed), **TERMS)
+        found = dp.fit(
+            MODELS[name],
+            *data,
+            epsilon=epsilon,
+            init=INIT.get(name),
+            rng_key=dp.random.key(seed),
+            **TERMS,
+        )
         assert isinstance(found, dp.newton.DPNewtonResult)
         # A mixture's parts have no names.
         orders = [1, -1] if name == "mixture" else [1]
@@ -240,8 +284,12 @@ def test_intervals_hold_what_drew_the_table(name: str, epsilon: float) -> None:
 
 def share_held(found: Any, truth: dict[str, Any], order: int) -> float:
     """The share of true values in their intervals, with those of an array in this order."""
-    pairs = [(found.interval[latent], np.atleast_1d(value)[::order]) for latent, value in truth.items()]
-    return float(np.mean(np.concatenate([np.ravel((low <= x) & (x <= high)) for (low, high), x in pairs])))
+    pairs = [
+        (found.interval[latent], np.atleast_1d(value)[::order]) for latent, value in truth.items()
+    ]
+    return float(
+        np.mean(np.concatenate([np.ravel((low <= x) & (x <= high)) for (low, high), x in pairs]))
+    )
 
 
 def test_where_nothing_can_be_learned_the_prior_comes_back_and_is_called_that() -> None:
@@ -263,21 +311,45 @@ CUTS = {
         "c", dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), ORDERED)
     ),
     "unordered": lambda: numpyro.sample("c", dist.Normal(0, 2).expand([3]).to_event(1)),
-    "of a number": lambda: numpyro.sample("c", dist.TransformedDistribution(dist.Normal(0, 1), ORDERED)),
+    "of a number": lambda: numpyro.sample(
+        "c", dist.TransformedDistribution(dist.Normal(0, 1), ORDERED)
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("cuts", "kind", "init", "words"),
     [
-        ("ordered", int, {"c": [1.0, 0.0, -1.0]}, ("'c' outside of its support", "prior's mean, about [", ", 0.9")),
-        ("ordered", int, numpyro.infer.init_to_median, ("init is a function", "values of latents by their names")),
+        (
+            "ordered",
+            int,
+            {"c": [1.0, 0.0, -1.0]},
+            ("'c' outside of its support", "prior's mean, about [", ", 0.9"),
+        ),
+        (
+            "ordered",
+            int,
+            numpyro.infer.init_to_median,
+            ("init is a function", "values of latents by their names"),
+        ),
         ("ordered", np.float32, None, ("'y' has values of the type float32", "obs=y.astype(int)")),
-        ("unordered", int, None, ("invalid cutpoints", "in ordinal: ", "increase dist.TransformedDistribution(")),
-        ("of a number", int, None, ("size at least 1, but got ()", ".expand([n]).to_event(1) for n elements")),
+        (
+            "unordered",
+            int,
+            None,
+            ("invalid cutpoints", "in ordinal: ", "increase dist.TransformedDistribution("),
+        ),
+        (
+            "of a number",
+            int,
+            None,
+            ("size at least 1, but got ()", ".expand([n]).to_event(1) for n elements"),
+        ),
     ],
 )
-def test_what_is_wrong_with_cut_points_is_said_with_its_remedy(cuts: str, kind: Any, init: Any, words: Any) -> None:
+def test_what_is_wrong_with_cut_points_is_said_with_its_remedy(
+    cuts: str, kind: Any, init: Any, words: Any
+) -> None:
     """Some of these were NumPyro's or Python's errors as they are; zeros as unordered cut points must not be fitted."""
 
     def ordinal(y: Any) -> None:
@@ -301,7 +373,11 @@ def test_it_starts_where_it_is_told() -> None:
     found = latents.values(jnp.asarray(start))
     for name, value in told.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4)
-    wrong = [("m", np.zeros(2), "shape"), ("q", 0.0, "no global latent"), ("p", np.array([0.2, 1.2]), "outside")]
+    wrong = [
+        ("m", np.zeros(2), "shape"),
+        ("q", 0.0, "no global latent"),
+        ("p", np.array([0.2, 1.2]), "outside"),
+    ]
     for name, value, message in wrong:
         with pytest.raises(ValueError, match=message):
             dp.DPNewton(MODELS["mixture"], plan=plan, init={name: value}).run(key, y)
@@ -342,7 +418,9 @@ def test_what_is_no_model_is_not_shown() -> None:
 
 def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
     y = np.random.default_rng(0).normal(size=500).astype(np.float32)
-    with pytest.warns(UseWarning, match="by DPSVI, so without intervals: The model has a param site"):
+    with pytest.warns(
+        UseWarning, match="by DPSVI, so without intervals: The model has a param site"
+    ):
         found = dp.fit(tuned, y, epsilon=1.0, **TERMS)
     assert isinstance(found, dp.DPSVIResult)
     assert found.statement.epsilon <= 1
@@ -385,7 +463,9 @@ def test_counts_that_vary_more_than_the_model_says_widen_intervals() -> None:
         rng = np.random.default_rng(1_000 + seed)
         x = rng.uniform(-1, 1, (10_000, 5)).astype(np.float32)
         truth = rng.normal(size=5) / 2
-        y = rng.poisson(np.exp(0.5 + x @ truth) * rng.gamma(0.7, 1 / 0.7, 10_000)).astype(np.float32)
+        y = rng.poisson(np.exp(0.5 + x @ truth) * rng.gamma(0.7, 1 / 0.7, 10_000)).astype(
+            np.float32
+        )
         plan = ModelPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=10_000)
         found = fit_invented_model(counts, (x, y), plan, seed=seed)
         low, high = found.interval["weights"]
@@ -411,7 +491,10 @@ def test_where_the_model_is_wrong_intervals_are_as_wide_as_estimates_vary() -> N
     """Residuals of twice the model's scale. With the gradients' second moment for the curvature, a quarter of it was said."""
     x, y = on_a_line(10_000)
     plan = ModelPlan.calibrate(epsilon=3.0, delta=1e-6, num_records=10_000)
-    fits = [fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=seed) for seed in range(5)]
+    fits = [
+        fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=seed)
+        for seed in range(5)
+    ]
     spreads = [found.draws["b"].std() / (2 * 0.5 / 100) for found in fits]
     assert 0.9 < np.median(spreads) < 1.4
     for found in fits:
@@ -512,7 +595,9 @@ def test_a_direction_of_which_records_say_nearly_nothing_is_left_to_the_prior() 
     """A share and its square, in their own units: with curvature that noise had made, intervals were narrower than the exact."""
     rng = np.random.default_rng(0)
     share, age = rng.normal(0.44, 0.11, 5_000), rng.normal(3.6, 1.1, 5_000)
-    x = np.column_stack([share, share**2, age, age**2, rng.random((5_000, 14)) < 0.2]).astype(np.float32)
+    x = np.column_stack([share, share**2, age, age**2, rng.random((5_000, 14)) < 0.2]).astype(
+        np.float32
+    )
     y = rng.random(5_000) < 1 / (1 + np.exp(-x[:, :6] @ [3, -3, 0.4, -0.1, -0.5, 0]))
     exact = np.zeros(18)
     for _ in range(20):
@@ -591,8 +676,12 @@ def test_a_tail_that_the_noise_hides_is_extrapolated() -> None:
     """The lengths of a model of inflated zeros; and those of a bounded gradient, above which there is nothing."""
     rng = np.random.default_rng(0)
     sigma = 13.0
-    long = np.array([0, 105, 1089, 856, 1021, 632, 330, 183, 92, 44, 27, 15, 10, 1, 1, 0, 0, 0, 0, 0.0])
-    short = np.array([0, 1623, 1178, 1433, 2021, 2836, 908, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0])
+    long = np.array(
+        [0, 105, 1089, 856, 1021, 632, 330, 183, 92, 44, 27, 15, 10, 1, 1, 0, 0, 0, 0, 0.0]
+    )
+    short = np.array(
+        [0, 1623, 1178, 1433, 2021, 2836, 908, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0]
+    )
     found = []
     for true in (long, short):
         counts = true + sigma * rng.standard_normal((40, len(true)))
@@ -676,7 +765,11 @@ def test_the_verdict_follows_from_the_releases() -> None:
             COEFFICIENTS,
             "errors of 3 coordinates add up in the residuals, so the intervals of b may",
         ),
-        ({"faint": most_far_out}, COEFFICIENTS, "seem to say of some combination of a and b may be noise"),
+        (
+            {"faint": most_far_out},
+            COEFFICIENTS,
+            "seem to say of some combination of a and b may be noise",
+        ),
         ({"lack": 5.0}, PREDICTION, "do not agree"),
         ({"lack": 485.0}, NOT_USABLE, "has not arrived"),
         ({"fits": 0.4}, PREDICTION, "vary about 2.5 times as much"),
@@ -710,7 +803,9 @@ def test_a_record_that_no_constant_makes_is_passed() -> None:
 
 
 @pytest.mark.parametrize("num_groups", [10, 40])
-def test_the_errors_of_many_effects_are_known_to_blur_the_scale_of_the_residuals(num_groups: int) -> None:
+def test_the_errors_of_many_effects_are_known_to_blur_the_scale_of_the_residuals(
+    num_groups: int,
+) -> None:
     """With 40 groups of 100 the scale was 4 deviations too large in each fit, and nothing said so."""
 
     def grouped(group: Any, y: Any) -> None:
@@ -740,7 +835,9 @@ def test_the_errors_of_many_effects_are_known_to_blur_the_scale_of_the_residuals
 
 @pytest.mark.parametrize("deviation", [0.3, 0.01])
 @pytest.mark.parametrize("centred", [True, False])
-def test_a_hierarchys_scale_is_drawn_however_much_records_say(deviation: float, centred: bool) -> None:
+def test_a_hierarchys_scale_is_drawn_however_much_records_say(
+    deviation: float, centred: bool
+) -> None:
     """Forty effects near 0.03, each known up to a deviation: drawn by effects alone, the scale's 5 % were .07 for .003."""
 
     def many_groups(group: Any, y: Any) -> None:
@@ -751,7 +848,9 @@ def test_a_hierarchys_scale_is_drawn_however_much_records_say(deviation: float, 
             numpyro.sample("y", dist.Normal(factor * z[group], 1), obs=y)
 
     rng = np.random.default_rng(0)
-    latents = of_model(many_groups, rng.integers(0, 40, 500), rng.normal(size=500).astype(np.float32))
+    latents = of_model(
+        many_groups, rng.integers(0, 40, 500), rng.normal(size=500).astype(np.float32)
+    )
     assert [name for name, _ in latents.above] == ["scale"]
     effects = 0.03 * rng.normal(size=40)
     precision, pull = np.eye(40) / deviation**2, effects / deviation**2
@@ -764,7 +863,9 @@ def test_a_hierarchys_scale_is_drawn_however_much_records_say(deviation: float, 
     vectors = _sampling.draw(latents, np.arange(4), near @ linear, near, precision, pull)
     logs = np.linspace(-12, 3, 5_000)
     variances = np.exp(2 * logs)[:, None] + deviation**2
-    heights = logs - np.exp(2 * logs) / 2 - (np.log(variances) + effects**2 / variances).sum(axis=1) / 2
+    heights = (
+        logs - np.exp(2 * logs) / 2 - (np.log(variances) + effects**2 / variances).sum(axis=1) / 2
+    )
     chances = np.exp(heights - heights.max())
     cumulative = np.cumsum(chances) / chances.sum()
     exact = logs[np.searchsorted(cumulative, [0.05, 0.5, 0.95])]

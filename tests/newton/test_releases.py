@@ -26,7 +26,15 @@ def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public
     shift, factor = rng.uniform(0, 1, (2, 6, 61))
     to = rng.normal(size=(size, size)) * np.exp(rng.normal(size=size))
     theta = rng.normal(size=(size, 2) if "classes" in name else size) * np.exp(rng.normal())
-    made = Public(to, theta, np.exp(rng.normal()), rng.choice([0.25, 3.0]), rng.uniform(0.5, 40), shift, factor)
+    made = Public(
+        to,
+        theta,
+        np.exp(rng.normal()),
+        rng.choice([0.25, 3.0]),
+        rng.uniform(0.5, 40),
+        shift,
+        factor,
+    )
     return jax.tree.map(np.float64, made)
 
 
@@ -49,12 +57,16 @@ def blocks_of(
         return np.asarray(_releases._gridded(found, jnp.ones(len(x), bool), grid))
 
 
-def some_records(rng: np.random.Generator, name: str, count: int, most_rows: int, features: int) -> Any:
+def some_records(
+    rng: np.random.Generator, name: str, count: int, most_rows: int, features: int
+) -> Any:
     """Records of every length, with as many rows as can be or fewer, all alike or not."""
     shape = count, most_rows
     x = rng.uniform(-1, 1, (*shape, features)) * np.exp(rng.normal(size=(count, 1, 1)) * 3)
     x[::2] = x[::2, :1]
-    y = rng.choice([0, 1, 7, 900] if "counts" in name else [0, 1, 2] if "classes" in name else [0, 1], shape)
+    y = rng.choice(
+        [0, 1, 7, 900] if "counts" in name else [0, 1, 2] if "classes" in name else [0, 1], shape
+    )
     y[::2] = y[::2, :1]
     present = rng.random(shape) < rng.choice([0.5, 1.0])
     present[:, 0] = True
@@ -90,7 +102,11 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
 @pytest.mark.parametrize("name", ["residual of classes", "curvature of classes"])
 def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
-    wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
+    wrong = (
+        {"cut": np.float64(1)}
+        if name.startswith("residual")
+        else {"most_curvature": np.float64(0.5)}
+    )
     monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
     block = OF_MAPPED[name]
     monkeypatch.setitem(OF_MAPPED, name, lambda rows, public: block(rows, public._replace(**wrong)))
@@ -110,14 +126,19 @@ def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.Monkey
         alone = made(jax.tree.map(lambda value: value.reshape(-1, 1, *value.shape[2:]), rows), to)
         units = alone.units.reshape(*rows.y.shape, -1)
         return alone._replace(
-            units=units, length=alone.length.reshape(rows.y.shape)[:, 0], y=rows.y, survey=rows.survey
+            units=units,
+            length=alone.length.reshape(rows.y.shape)[:, 0],
+            y=rows.y,
+            survey=rows.survey,
         )
 
     with monkeypatch.context() as patch:
         patch.setattr(_releases, "mapped", by_row)
         assert worst_norm(name, 4) > 1.5
     if name == "residual of binary":
-        monkeypatch.setattr(_releases, "math", SimpleNamespace(sqrt=lambda value: 1.0 if value == 4 else value**0.5))
+        monkeypatch.setattr(
+            _releases, "math", SimpleNamespace(sqrt=lambda value: 1.0 if value == 4 else value**0.5)
+        )
         assert worst_norm(name, 4) > 1.9
 
 
@@ -154,12 +175,18 @@ def test_rows_that_a_person_does_not_have_add_nothing_whatever_they_hold(name: s
     found = blocks_of(name, *other, public, present=present)
     np.testing.assert_array_equal(found, blocks_of(name, x, y, public, present=present))
     # Nobody's rows are zeros. Whose rows are all absent is not finite, so zero.
-    np.testing.assert_array_equal(blocks_of(name, x, y, public, present=np.zeros_like(present)), 0 * found)
+    np.testing.assert_array_equal(
+        blocks_of(name, x, y, public, present=np.zeros_like(present)), 0 * found
+    )
 
 
-@pytest.mark.parametrize(("features", "most_rows"), [(1, 1), (6, 1), (31, 1), (90, 1), (1, 2), (6, 3), (31, 7)])
+@pytest.mark.parametrize(
+    ("features", "most_rows"), [(1, 1), (6, 1), (31, 1), (90, 1), (1, 2), (6, 3), (31, 7)]
+)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, features: int, most_rows: int) -> None:
+def test_a_block_is_the_same_in_every_place_and_beside_any_others(
+    name: str, features: int, most_rows: int
+) -> None:
     """A last bit may move it by a step of the grid, which no noise is planned for. So the raw block is compared, to the bit."""
     rng = np.random.default_rng(features)
     public, filled = public_of(rng, features, name), TURN - SPARE
@@ -184,7 +211,10 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
 
     found = []
     with jax.enable_x64(True):
-        for x, present in ((np.tile(one, (3 * filled, 1, 1)), np.tile(mine, (3 * filled, 1))), (others, theirs)):
+        for x, present in (
+            (np.tile(one, (3 * filled, 1, 1)), np.tile(mine, (3 * filled, 1))),
+            (others, theirs),
+        ):
             table = np.int32(1), *Parts([x, np.ones(x.shape[:2]), present]).read(0)
             # Small fits compile it quickly.
             program = compiled(jax.jit(raw).lower(*table), quickly=features == 6)
@@ -217,14 +247,19 @@ def places_of(family: str, features: int, most_rows: int, kept: bool) -> set[byt
         of = jax.jit(sums.of_prepared if kept else sums.of)
         alone = np.arange(len(mask))
         # Small fits compile it quickly, but not where mapped rows are kept.
-        program = compiled(of.lower(np.int32(0), public, [*table, alone == 0]), quickly=not kept and most_rows == 3)
+        program = compiled(
+            of.lower(np.int32(0), public, [*table, alone == 0]), quickly=not kept and most_rows == 3
+        )
         places = np.flatnonzero(mask)[: 2 * filled : 2]
-        return {np.asarray(program(np.int32(0), public, [*table, alone == x])).tobytes() for x in places}
+        return {
+            np.asarray(program(np.int32(0), public, [*table, alone == x])).tobytes() for x in places
+        }
 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(
-    ("family", "features", "most_rows"), [("binary", 8, 3), ("counts", 12, 1), ("classes", 5, 2), ("binary", 51, 1)]
+    ("family", "features", "most_rows"),
+    [("binary", 8, 3), ("counts", 12, 1), ("classes", 5, 2), ("binary", 51, 1)],
 )
 def test_a_gradient_has_the_same_bits_of_a_record_in_every_place(
     family: str, features: int, most_rows: int, kept: bool, finest: pytest.MonkeyPatch
@@ -276,7 +311,9 @@ def test_sums_are_exact(kind: str, most_rows: int) -> None:
     whole = np.arange(len(x))
     np.testing.assert_array_equal(sums(whole), sums(rng.permutation(len(x))))
     for size in (1, 5, filled, filled + 1, 2 * filled, 2 * filled + 1):
-        np.testing.assert_array_equal(sums(whole[:size]) - sums(whole[: size - 1]), sums(whole[size - 1 : size]))
+        np.testing.assert_array_equal(
+            sums(whole[:size]) - sums(whole[: size - 1]), sums(whole[size - 1 : size])
+        )
 
 
 @pytest.mark.parametrize("most_rows", [1, 3])
@@ -284,11 +321,19 @@ def test_sums_are_exact(kind: str, most_rows: int) -> None:
 def test_the_releases_are_together_one_with_all_of_the_budget(family: str, most_rows: int) -> None:
     shape = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
     plan = NewtonPlan.calibrate(epsilon=0.7, delta=1e-6, **shape)
-    assert sum(count * (plan.noise_multiplier / noise) ** 2 for *_, noise, count in plan.releases) == pytest.approx(1)
+    assert sum(
+        count * (plan.noise_multiplier / noise) ** 2 for *_, noise, count in plan.releases
+    ) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("change", [{"family": "linear"}, {"max_rows": 0}])
 def test_wrong_plans_are_refused(change: dict[str, Any]) -> None:
-    given = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 3, "num_records": 1000}
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "family": "binary",
+        "num_features": 3,
+        "num_records": 1000,
+    }
     with pytest.raises(ValueError, match=next(iter(change))):
         NewtonPlan.calibrate(**given | change)

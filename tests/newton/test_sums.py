@@ -34,7 +34,9 @@ def test_parts_hold_each_record_once(size: int, monkeypatch: pytest.MonkeyPatch)
     masks = [mask for *_, mask in found]
     assert sum(mask.sum() for mask in masks) == size
     assert all(len(mask) == TURN * parts.turns for mask in masks)
-    np.testing.assert_array_equal(np.concatenate([x[mask][..., :3] for x, _, mask in found]), X[:size])
+    np.testing.assert_array_equal(
+        np.concatenate([x[mask][..., :3] for x, _, mask in found]), X[:size]
+    )
     assert not any(x[..., 3:].any() or x[~mask].any() for x, _, mask in found)
     assert not any(mask.reshape(-1, TURN)[:, -_sums.SPARE :].any() for mask in masks)
 
@@ -83,7 +85,9 @@ def test_an_error_in_a_part_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(begun) < 10
 
 
-def test_what_has_no_room_fails_before_it_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_room_fails_before_it_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=3.0, delta=1e-4)
     monkeypatch.setattr(_sums, "PART", 4)
     monkeypatch.setattr(_sums, "_LITTLE", 0)
@@ -144,7 +148,11 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print(fit(), fl
 """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | flags, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=os.environ | flags,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = ran.stdout.split()
     assert len(found) == 3
@@ -154,7 +162,9 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print(fit(), fl
 def fitted(family: str, persons: bool, key: Any = None, **how: Any) -> Any:
     rows = slice(None) if persons else 0
     shape = {"family": family, "num_features": 3, "num_records": N, "max_rows": 2 if persons else 1}
-    plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, **shape | ({"num_classes": 3} if family == "classes" else {}))
+    plan = NewtonPlan.calibrate(
+        epsilon=1.0, delta=1e-6, **shape | ({"num_classes": 3} if family == "classes" else {})
+    )
     x, y = how.pop("x", X)[:, rows], Y[:, rows]
     how |= {"mask": PRESENT, "person": "id"} if persons else {}
     return fit_newton(dp.random.key(5) if key is None else key, x, y, plan, **how)

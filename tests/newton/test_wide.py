@@ -60,7 +60,9 @@ def test_the_noise_hides_rare_levels_and_their_intervals_hold() -> None:
     for seed in range(7):
         x, y, truth = rare_levels(seed)
         plan = ModelPlan.calibrate(epsilon=0.3, delta=1e-6, num_records=RECORDS)
-        found = fit_invented_model(rare, (x.astype(np.float32), y.astype(np.float32)), plan, seed=seed)
+        found = fit_invented_model(
+            rare, (x.astype(np.float32), y.astype(np.float32)), plan, seed=seed
+        )
         low, high = found.interval["weights"]
         held.append(((low < truth) & (truth < high))[10:])
     assert np.mean(held) >= 0.8
@@ -72,7 +74,9 @@ def test_intervals_of_a_model_are_not_wider_than_they_need_be() -> None:
     for seed in range(4):
         x, y, truth, errors = table(seed)
         plan = ModelPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=RECORDS)
-        found = fit_invented_model(wide, (x.astype(np.float32), y.astype(np.float32)), plan, seed=seed)
+        found = fit_invented_model(
+            wide, (x.astype(np.float32), y.astype(np.float32)), plan, seed=seed
+        )
         low, high = found.interval["weights"]
         held.append((low < truth[1:]) & (truth[1:] < high))
         width.append(np.mean(found.draws["weights"].std(axis=0) / errors))

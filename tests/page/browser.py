@@ -12,19 +12,40 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
 )
 OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-default-browser-check"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--no-default-browser-check",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+    ),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
 )
-# Chromium reads from 3 and writes to 4; a process of its own moves the ends there, for this one has threads of JAX's.
-BECOME = (
-    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
-)
+# Chromium reads from 3 and writes to 4; a process of its own moves the ends there, for this one has
+# threads of JAX's.
+BECOME = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 PATIENCE = 60.0
-NOISE = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Audits.issueAdded")
+NOISE = (
+    "Runtime.exceptionThrown",
+    "Runtime.consoleAPICalled",
+    "Log.entryAdded",
+    "Audits.issueAdded",
+)
 
 
 class Browser:
@@ -62,7 +83,9 @@ class Browser:
         self._buffer, self._count, self._session = b"", 0, None
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log", "Audits"):
             self.call(f"{domain}.enable")
 
@@ -99,12 +122,16 @@ class Browser:
 
     def wait_for(self, method: str, **params: Any) -> None:
         """Until an event with these parameters was told."""
-        while not any(x["method"] == method and params.items() <= x["params"].items() for x in self.events):
+        while not any(
+            x["method"] == method and params.items() <= x["params"].items() for x in self.events
+        ):
             self._next()
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -114,7 +141,16 @@ class Browser:
 
     def press(self, key: str, times: int = 1) -> None:
         """Press a key, as from a keyboard."""
-        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, "PageUp": 33, " ": 32}
+        codes = {
+            "ArrowRight": 39,
+            "ArrowLeft": 37,
+            "Home": 36,
+            "End": 35,
+            "Tab": 9,
+            "Enter": 13,
+            "PageUp": 33,
+            " ": 32,
+        }
         known = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         if key == "Enter":
             known["text"] = "\r"
@@ -128,7 +164,11 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Addresses that were asked for."""
-        return [x["params"]["request"]["url"] for x in self.events if x["method"] == "Network.requestWillBeSent"]
+        return [
+            x["params"]["request"]["url"]
+            for x in self.events
+            if x["method"] == "Network.requestWillBeSent"
+        ]
 
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE

@@ -11,15 +11,23 @@ import discreet as dp
 from discreet.methods.inference import Trace
 from discreet.privacy.report import make_statement
 
-HOSTILE = """</script><script>alert(1)</script><img src=x onerror="alert('2')">"&amp;{{ 7 * 7 }}\u2028"""
+HOSTILE = (
+    """</script><script>alert(1)</script><img src=x onerror="alert('2')">"&amp;{{ 7 * 7 }}\u2028"""
+)
 PLAN = dp.PrivacyPlan(
-    sampling=dp.PoissonSampling(rate=0.1), clipping_norm=1.0, noise_multiplier=4.0, num_steps=200, num_records=4_000
+    sampling=dp.PoissonSampling(rate=0.1),
+    clipping_norm=1.0,
+    noise_multiplier=4.0,
+    num_steps=200,
+    num_records=4_000,
 )
 
 
 def statement_of(plan: dp.PrivacyPlan = PLAN, **changes: Any) -> dp.Statement:
     """The statement of a whole run of the plan."""
-    return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False, **changes})
+    return make_statement(
+        plan, **{"steps_completed": plan.num_steps, "reproducible": False, **changes}
+    )
 
 
 def with_figures(statement: dp.Statement, **figures: Any) -> dp.Statement:
@@ -28,7 +36,11 @@ def with_figures(statement: dp.Statement, **figures: Any) -> dp.Statement:
 
 
 def result_of(
-    statement: dp.Statement | None = None, *, plan: dp.PrivacyPlan = PLAN, dim: int = 9, name: str = HOSTILE
+    statement: dp.Statement | None = None,
+    *,
+    plan: dp.PrivacyPlan = PLAN,
+    dim: int = 9,
+    name: str = HOSTILE,
 ) -> Any:
     """A fit that came to rest."""
     rng, steps = np.random.default_rng(0), plan.num_steps
@@ -56,8 +68,13 @@ def twins_of(seed: int, rows: int = 400) -> pyarrow.Table:
     """A table of age, income, visits and smoker, as a twin of it might be."""
     rng = np.random.default_rng(seed)
     age = rng.uniform(17, 90, rows)
-    income = pyarrow.array(np.clip(rng.gamma(4, 12_000, rows), 0, 200_000), mask=rng.random(rows) < 0.08)
-    visits, smoker = np.minimum(rng.poisson(age / 12), 40), np.where(rng.random(rows) < 0.3, "yes", "no")
+    income = pyarrow.array(
+        np.clip(rng.gamma(4, 12_000, rows), 0, 200_000), mask=rng.random(rows) < 0.08
+    )
+    visits, smoker = (
+        np.minimum(rng.poisson(age / 12), 40),
+        np.where(rng.random(rows) < 0.3, "yes", "no"),
+    )
     return pyarrow.table({"age": age, "income": income, "visits": visits, "smoker": smoker})
 
 
@@ -68,7 +85,14 @@ def description_facts(hostile: str = HOSTILE) -> dict:
         return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
 
     def column(kind, labels, edges=(), **figures):
-        known = {"kind": kind, "rule": hostile, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
+        known = {
+            "kind": kind,
+            "rule": hostile,
+            "labels": labels,
+            "edges": list(edges),
+            "mean": None,
+            "sd": None,
+        }
         return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
 
     def figure(value, low, high):
@@ -85,7 +109,9 @@ def description_facts(hostile: str = HOSTILE) -> dict:
         "intervals": hostile,
         "columns": {
             hostile: column("categorical", many),
-            "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
+            "born": column(
+                "date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born
+            ),
         },
         "pairs": [
             {
@@ -102,7 +128,12 @@ def description_facts(hostile: str = HOSTILE) -> dict:
                 "num_records": figure(12.0, 10.0, 20.0),
                 "columns": {
                     hostile: column("categorical", many * 7),
-                    "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
+                    "born": column(
+                        "date",
+                        ["a", "b", "missing"],
+                        ["1970-01-01", "1971-01-01", "1973-01-01"],
+                        **born,
+                    ),
                 },
             }
         ],

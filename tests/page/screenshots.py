@@ -1,6 +1,7 @@
 """Pictures of every page, to be looked at: `make screenshots` writes them to screenshots/, which git ignores.
 
-Each page in light and dark at a desktop's width, on a telephone, and as a PDF of what a printer gets. The figures are made up.
+Each page in light and dark at a desktop's width, on a telephone, and as a PDF of what a printer
+gets. The figures are made up.
 """
 
 import base64
@@ -31,7 +32,9 @@ from .made_up import PLAN, description_facts, result_of, statement_of, twins_of
 SCHEMA = Schema(
     columns=(
         Column(name="age", kind=Kind.REAL, bounds=(17, 90), step=1),
-        Column(name="income", kind=Kind.REAL, bounds=(0, 200_000), unit="€", missing=Missing.INDICATOR),
+        Column(
+            name="income", kind=Kind.REAL, bounds=(0, 200_000), unit="€", missing=Missing.INDICATOR
+        ),
         Column(name="visits", kind=Kind.COUNT, bounds=(0, 40)),
         Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes")),
     ),
@@ -43,15 +46,25 @@ SIZES = {"desktop": (1280, 1), "phone": (390, 2)}
 
 def pages(folder: Path) -> dict[str, str]:
     """Every kind of page, by its name."""
-    ledger = dp.Ledger.create(folder / "messy.ledger", dataset="messy 2026", epsilon=3.0, delta=1e-4, unit="one person")
+    ledger = dp.Ledger.create(
+        folder / "messy.ledger", dataset="messy 2026", epsilon=3.0, delta=1e-4, unit="one person"
+    )
     ledger.debit(PLAN, delta=1e-5, method="OnePosteriorSample", unit="one person")
     receipt = ledger.debit(PLAN, delta=1e-5, method="DPSVI", unit="one person with up to 5 rows")
-    statement = dataclasses.replace(statement_of(unit=dp.report.Unit("patient", 5)), receipt=receipt)
+    statement = dataclasses.replace(
+        statement_of(unit=dp.report.Unit("patient", 5)), receipt=receipt
+    )
     rng = np.random.default_rng(0)
     names = ["age", "income", "education=degree", "smoker=yes", "systolic is missing"]
-    draws = {"intercept": rng.normal(1, 0.2, 400), "weights": rng.normal([1.2, -0.4, 0.7, 0.1, -1], 0.3, (400, 5))}
+    draws = {
+        "intercept": rng.normal(1, 0.2, 400),
+        "weights": rng.normal([1.2, -0.4, 0.7, 0.1, -1], 0.3, (400, 5)),
+    }
     twins = [twins_of(seed) for seed in range(3)]
-    common = {"pairs": profile_pairs(PLAN, statement), "contact": "data protection officer, dpo@example.org"}
+    common = {
+        "pairs": profile_pairs(PLAN, statement),
+        "contact": "data protection officer, dpo@example.org",
+    }
     report = {
         **common,
         "course": course_of(result_of(statement, name="weights")),
@@ -72,7 +85,9 @@ def pages(folder: Path) -> dict[str, str]:
             day=DAY,
             **common,
         ),
-        "strong-epsilon": statement_page(statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))),
+        "strong-epsilon": statement_page(
+            statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))
+        ),
     }
 
 
@@ -98,10 +113,13 @@ def main(out: Path) -> None:
                         mobile=size == "phone",
                     )
                     browser.call(
-                        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+                        "Emulation.setEmulatedMedia",
+                        features=[{"name": "prefers-color-scheme", "value": theme}],
                     )
                     browser.open(file)
-                    shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
+                    shot = browser.call(
+                        "Page.captureScreenshot", captureBeyondViewport=True, format="png"
+                    )
                     picture = base64.b64decode(shot["data"])
                     (out / f"{name}-{size}{'-dark' * (theme == 'dark')}.png").write_bytes(picture)
             browser.call("Emulation.clearDeviceMetricsOverride")
@@ -110,7 +128,9 @@ def main(out: Path) -> None:
     finally:
         browser.close()
         shutil.rmtree(profile, ignore_errors=True)
-    print(f"{len(list(out.glob('*.png')))} pictures and {len(list(out.glob('*.pdf')))} PDFs in {out}: look at them.")
+    print(
+        f"{len(list(out.glob('*.png')))} pictures and {len(list(out.glob('*.pdf')))} PDFs in {out}: look at them."
+    )
 
 
 if __name__ == "__main__":

@@ -22,12 +22,16 @@ from discreet.privacy.report import make_statement
 from .made_up import PLAN, statement_of, with_figures
 
 RATES = (0.0, 1e-6, 1e-4, 0.001, 0.01, 0.03, 0.05, 0.1, 0.25, 0.5, 0.77, 0.9, 0.999, 1.0)
-GAUSSIAN = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=4, num_records=50)
+GAUSSIAN = dp.PrivacyPlan(
+    sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=4, num_records=50
+)
 PLANS = {
     "sampled": PLAN,
     "gaussian": GAUSSIAN,
     # Far from any Gaussian: a few steps with a small rate.
-    "few": dataclasses.replace(PLAN, sampling=dp.PoissonSampling(rate=0.01), noise_multiplier=0.8, num_steps=20),
+    "few": dataclasses.replace(
+        PLAN, sampling=dp.PoissonSampling(rate=0.01), noise_multiplier=0.8, num_steps=20
+    ),
     "much": dataclasses.replace(PLAN, noise_multiplier=0.7),
     "replace": dp.PrivacyPlan(
         sampling=dp.FixedSizeSampling(batch_size=100),
@@ -50,8 +54,13 @@ def test_no_rate_is_claimed_below_the_profiles(name: str) -> None:
         assert profile.delta(epsilon) <= delta
     for rate in (*RATES, *np.random.default_rng(0).random(20)):
         true = profile.true_positive_rate(float(rate))
-        # The profile's own is the least over a grid, so the statement's further pairs may be a little better.
-        assert true * (1 - 1e-3) <= true_positive_rate(lines, rate) <= true + 2e-3 * min(1, 1 - true) + 1e-9
+        # The profile's own is the least over a grid, so the statement's further pairs may be a
+        # little better.
+        assert (
+            true * (1 - 1e-3)
+            <= true_positive_rate(lines, rate)
+            <= true + 2e-3 * min(1, 1 - true) + 1e-9
+        )
         assert true_positive_rate(lines, rate) <= true_positive_rate(alone, rate) * (1 + 1e-9)
     # The statement and the page say the same where they speak of the same rate.
     for rate, found in statement.figures.attack_power:
@@ -70,7 +79,9 @@ def test_a_gaussian_has_its_own_curve() -> None:
 def test_a_bound_that_claims_less_is_seen(wrong) -> None:
     """The oracle fails for lines that are a little lower."""
     lines = [wrong(*line) for line in trade_off_lines(statement_of(GAUSSIAN))]
-    below = [true_positive_rate(lines, rate) < norm.cdf(norm.ppf(rate) + 0.5) - 1e-12 for rate in RATES]
+    below = [
+        true_positive_rate(lines, rate) < norm.cdf(norm.ppf(rate) + 0.5) - 1e-12 for rate in RATES
+    ]
     assert any(below)
 
 
@@ -110,4 +121,6 @@ def test_what_has_no_epsilon_promises_nothing() -> None:
 
 def test_a_gaussian_that_covers_nothing() -> None:
     statement = with_figures(statement_of(), gaussian_mu=0.0, profile=(), epsilon=0.0, delta=0.0)
-    assert true_positive_rate(_bound.trade_off_lines(statement), 0.3) == pytest.approx(0.3, abs=1e-9)
+    assert true_positive_rate(_bound.trade_off_lines(statement), 0.3) == pytest.approx(
+        0.3, abs=1e-9
+    )

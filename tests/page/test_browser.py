@@ -22,7 +22,16 @@ from discreet.interfaces.page import (
     true_positive_rate,
 )
 from discreet.interfaces.page._bound import belief, odds_factor, rightly_named
-from discreet.interfaces.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, Budget, Spent, percent, plain
+from discreet.interfaces.page._page import (
+    FIRST_PRIOR,
+    FIRST_RATE,
+    PRIORS,
+    RATES,
+    Budget,
+    Spent,
+    percent,
+    plain,
+)
 from discreet.privacy.accounting import upper
 from discreet.storage import write_file
 from discreet.tabular.tables import schema_from_bounds
@@ -30,7 +39,9 @@ from discreet.tabular.tables import schema_from_bounds
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
 STATEMENT = statement_of(delta=2e-5, public=(HOSTILE,), notes=(HOSTILE,))
 LINES = trade_off_lines(STATEMENT, profile_pairs(PLAN, STATEMENT))
 FACTOR = odds_factor(STATEMENT)
@@ -49,12 +60,33 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
+    twins = [
+        {"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)
+    ]
     debit = Spent(
-        1_000, "2026-11-21", "05:32:29", "OnePosteriorSample", "0.9999", "1e−5", "1.234", 0.4, "one record", here=True
+        1_000,
+        "2026-11-21",
+        "05:32:29",
+        "OnePosteriorSample",
+        "0.9999",
+        "1e−5",
+        "1.234",
+        0.4,
+        "one record",
+        here=True,
     )
     budget = Budget(
-        "a survey", "one record", "REPLACE_ONE", "3", "1e−5", "1.234", 0.4, "1.2", (debit,) * 3, "", (HOSTILE,)
+        "a survey",
+        "one record",
+        "REPLACE_ONE",
+        "3",
+        "1e−5",
+        "1.234",
+        0.4,
+        "1.2",
+        (debit,) * 3,
+        "",
+        (HOSTILE,),
     )
     return write_file(
         tmp_path_factory.mktemp("page") / "report.html",
@@ -113,9 +145,15 @@ def test_the_sliders_move_by_keyboard_to_the_right_numbers(page: Browser) -> Non
     page.press("ArrowLeft", 2)
     prior = PRIORS[PRIORS.index(FIRST_PRIOR) - 2]
     assert answers(page) == expected(rate, prior)
-    assert page.run("document.getElementById('prior').getAttribute('aria-valuetext')") == plain(prior)
-    point = page.run("['cx', 'cy'].map(x => Number(document.getElementById('caught-point').getAttribute(x)))")
-    assert point == pytest.approx([56 + rate * 352, 256 - true_positive_rate(LINES, rate) * 244], abs=0.01)
+    assert page.run("document.getElementById('prior').getAttribute('aria-valuetext')") == plain(
+        prior
+    )
+    point = page.run(
+        "['cx', 'cy'].map(x => Number(document.getElementById('caught-point').getAttribute(x)))"
+    )
+    assert point == pytest.approx(
+        [56 + rate * 352, 256 - true_positive_rate(LINES, rate) * 244], abs=0.01
+    )
     page.press("Home")
     assert answers(page) == expected(rate, PRIORS[0])
 
@@ -140,7 +178,10 @@ def test_light_and_dark(page: Browser) -> None:
 
     white, black = "rgb(255, 255, 255)", "rgb(15, 19, 24)"
     for theme, first, second in (("light", white, black), ("dark", black, white)):
-        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        page.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": theme}],
+        )
         page.run("delete document.documentElement.dataset.theme")
         assert background() == first
         page.run("document.getElementById('theme').focus()")
@@ -151,7 +192,13 @@ def test_light_and_dark(page: Browser) -> None:
 
 @pytest.mark.parametrize("width", [360, 768])
 def test_no_sideways_scrolling(page: Browser, width: int) -> None:
-    page.call("Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=2, mobile=True)
+    page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=740,
+        deviceScaleFactor=2,
+        mobile=True,
+    )
     page.run("document.querySelectorAll('details').forEach(x => x.open = true)")
     assert page.run("document.documentElement.scrollWidth") <= width
     beyond = page.run(
@@ -172,9 +219,13 @@ def test_on_paper(page: Browser) -> None:
     assert page.run("getComputedStyle(document.querySelector('#controls')).display") == "none"
     # A verdict or a notice is on one sheet.
     for notice in ("warning", "broken"):
-        page.run(f"document.querySelector('main').insertAdjacentHTML('beforeend', '<p class={notice}></p>')")
+        page.run(
+            f"document.querySelector('main').insertAdjacentHTML('beforeend', '<p class={notice}></p>')"
+        )
     for notice in (".verdict", ".warning", ".broken"):
-        kept = page.run(f"[...document.querySelectorAll('{notice}')].map(x => getComputedStyle(x).breakInside)")
+        kept = page.run(
+            f"[...document.querySelectorAll('{notice}')].map(x => getComputedStyle(x).breakInside)"
+        )
         assert kept
         assert set(kept) == {"avoid"}
 
@@ -182,7 +233,13 @@ def test_on_paper(page: Browser) -> None:
 def test_the_ledger_is_stacked_on_a_telephone(page: Browser) -> None:
     shown = "getComputedStyle(document.querySelector('.stack thead')).display"
     assert page.run(shown) == "table-header-group"
-    page.call("Emulation.setDeviceMetricsOverride", width=390, height=740, deviceScaleFactor=2, mobile=True)
+    page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=390,
+        height=740,
+        deviceScaleFactor=2,
+        mobile=True,
+    )
     assert page.run(shown) == "none"
     label = "getComputedStyle(document.querySelector('.stack td'), '::before').content"
     assert page.run(label) == '"when (UTC)"'
@@ -191,7 +248,13 @@ def test_the_ledger_is_stacked_on_a_telephone(page: Browser) -> None:
 
 
 def test_key_facts_fill_the_right_of_a_desktop_and_stay(page: Browser) -> None:
-    page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+    page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=1280,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     left, right = (
         page.run(f"document.querySelector('{part}').getBoundingClientRect().{side}")
         for part, side in (("aside", "left"), ("main", "right"))
@@ -202,7 +265,12 @@ def test_key_facts_fill_the_right_of_a_desktop_and_stay(page: Browser) -> None:
 
 
 def test_the_statement_can_be_saved(page: Browser, tmp_path: Path) -> None:
-    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path), eventsEnabled=True)
+    page.call(
+        "Browser.setDownloadBehavior",
+        behavior="allow",
+        downloadPath=str(tmp_path),
+        eventsEnabled=True,
+    )
     page.run("document.querySelector('a[download]').click()")
     page.wait_for("Browser.downloadProgress", state="completed")
     assert (tmp_path / "statement.json").read_text(encoding="utf-8") == STATEMENT.to_json()
@@ -212,7 +280,9 @@ def test_hostile_texts_are_seen_and_not_run(page: Browser) -> None:
     assert "<script>alert(1)</script>" in page.text("main")
     assert page.run("document.images.length") == 0
     # Our policy, not only our escaping: a script that got in would not run.
-    page.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = true'}))")
+    page.run(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = true'}))"
+    )
     assert page.run("window.ran === undefined")
     assert page.complaints() != []
     page.events.clear()
@@ -224,7 +294,11 @@ def test_without_scripts(browser: Browser, report: Path) -> None:
         browser.open(report)
         # No script can be asked what is shown; the accessibility tree can.
         nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-        shown = " ".join(str(node["name"].get("value", "")) for node in nodes if not node["ignored"] and "name" in node)
+        shown = " ".join(
+            str(node["name"].get("value", ""))
+            for node in nodes
+            if not node["ignored"] and "name" in node
+        )
         assert f"ε = {upper(STATEMENT.epsilon)} at δ = 2e−5" in shown
         assert "Scripts are off" in shown
         assert expected(FIRST_RATE, FIRST_PRIOR)["caught-value"] in shown

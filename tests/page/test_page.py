@@ -29,10 +29,26 @@ from discreet.interfaces.page import (
     statement_page,
 )
 from discreet.interfaces.page._page import day_words
-from discreet.privacy.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Receipt, Statement, Unit
+from discreet.privacy.report import (
+    COEFFICIENTS,
+    EACH_ROW_A_PERSON,
+    NOT_USABLE,
+    PREDICTION,
+    Receipt,
+    Statement,
+    Unit,
+)
 from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
-from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, with_figures
+from .made_up import (
+    HOSTILE,
+    PLAN,
+    description_facts,
+    draws_of,
+    result_of,
+    statement_of,
+    with_figures,
+)
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
@@ -89,7 +105,9 @@ def hostile() -> Statement:
         "contact",
     )
     lists = ("released", "cautions", "data_warnings", "public", "not_covered", "notes")
-    statement = with_figures(statement, **dict.fromkeys(("delta_chosen", "event", "accountant"), HOSTILE))
+    statement = with_figures(
+        statement, **dict.fromkeys(("delta_chosen", "event", "accountant"), HOSTILE)
+    )
     return dataclasses.replace(
         statement,
         unit=Unit(HOSTILE),
@@ -102,11 +120,15 @@ def hostile() -> Statement:
 
 
 def test_the_whole_page(tmp_path: Path) -> None:
-    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset=HOSTILE, epsilon=5.0, delta=1e-4, unit=HOSTILE)
+    ledger = dp.Ledger.create(
+        tmp_path / "a.ledger", dataset=HOSTILE, epsilon=5.0, delta=1e-4, unit=HOSTILE
+    )
     ledger.debit(PLAN, delta=1e-6, method=HOSTILE, unit=HOSTILE)
     receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI", unit="one person")
     ledger.set_cap(epsilon=4.5, delta=1e-4)
-    twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
+    twins = [
+        {"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)
+    ]
     path = dp.page.write_report(
         tmp_path / "report.html",
         result_of(dataclasses.replace(statement_of(delta=1e-6), receipt=receipt)),
@@ -126,25 +148,39 @@ def test_the_whole_page(tmp_path: Path) -> None:
     assert page.of("html") == [{"lang": "en"}]
     names = [x["id"] for _, x in page.elements if "id" in x]
     assert len(set(names)) == len(names)
-    referred = [x[key] for _, x in page.elements for key in ("for", "aria-labelledby", "aria-describedby") if key in x]
+    referred = [
+        x[key]
+        for _, x in page.elements
+        for key in ("for", "aria-labelledby", "aria-describedby")
+        if key in x
+    ]
     anchors = [x["href"][1:] for x in page.of("a") if x["href"].startswith("#")]
     assert {name for names in referred for name in names.split()} | set(anchors) <= set(names)
     assert [x["type"] for x in page.of("input")] == ["range", "range"]
     assert {x["id"] for x in page.of("input")} <= {x["for"] for x in page.of("label")}
-    assert len(page.of("title")) == 1 + len([x for x in page.of("svg") if x.get("class") == "chart"])
+    assert len(page.of("title")) == 1 + len(
+        [x for x in page.of("svg") if x.get("class") == "chart"]
+    )
 
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_texts_stay_texts(broken: bool) -> None:
     statement = hostile().with_violations(HOSTILE) if broken else hostile()
     result = result_of(statement)
-    html = statement_page(statement, course=course_of(result), panels=panels_of_draws(draws_of()), note=HOSTILE)
+    html = statement_page(
+        statement, course=course_of(result), panels=panels_of_draws(draws_of()), note=HOSTILE
+    )
     page, calm = Page(html), Page(statement_page(statement_of()))
     # Two scripts, data and program, as on any page; no picture, no link and no handler but our own.
     kinds = [x.get("type") for x in page.of("script")]
     assert kinds == ([None] if broken else ["application/json", None])
-    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in calm.elements} | {"circle", "strong"}
-    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in calm.elements} | {
+        "circle",
+        "strong",
+    }
+    assert not [
+        name for _, attributes in page.elements for name in attributes if name.startswith("on")
+    ]
     assert "{{ 7 * 7 }}" in page.text
     assert "<script>alert" in page.text
     assert not re.search(r"\b49\b", page.text.replace("0.49", ""))
@@ -153,11 +189,19 @@ def test_texts_stay_texts(broken: bool) -> None:
 def test_nothing_is_loaded_and_only_our_script_runs() -> None:
     page = Page(statement_page(statement_of()))
     reaching = [
-        value for _, x in page.elements for name, value in x.items() if name in ("src", "href", "action", "srcset")
+        value
+        for _, x in page.elements
+        for name, value in x.items()
+        if name in ("src", "href", "action", "srcset")
     ]
     assert all(value.startswith(("#", "data:application/json;base64,")) for value in reaching)
-    policy = next(x["content"] for x in page.of("meta") if x.get("http-equiv") == "Content-Security-Policy")
-    for name, text in (("script", page.texts["script"][-1]), ("style", "".join(page.texts["style"]))):
+    policy = next(
+        x["content"] for x in page.of("meta") if x.get("http-equiv") == "Content-Security-Policy"
+    )
+    for name, text in (
+        ("script", page.texts["script"][-1]),
+        ("style", "".join(page.texts["style"])),
+    ):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none';")
@@ -216,12 +260,19 @@ def test_who_what_and_when_are_said_at_the_top(tmp_path: Path) -> None:
     assert {"messy 2026", today} <= set(page.texts["dd"])
     assert "Contact" not in page.texts["dt"]
     # A note that looks like a date and is none is a note.
-    assert "Date" not in Page(statement_page(dataclasses.replace(statement_of(), made_on="2026-13-41"))).texts["dt"]
+    assert (
+        "Date"
+        not in Page(
+            statement_page(dataclasses.replace(statement_of(), made_on="2026-13-41"))
+        ).texts["dt"]
+    )
 
 
 @pytest.mark.parametrize("multiplier", [0.7, 2.0, 4.0, 40.0])
 @pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
-def test_of_a_hundred_guesses_as_many_are_right_as_the_profile_allows(multiplier: float, relation) -> None:
+def test_of_a_hundred_guesses_as_many_are_right_as_the_profile_allows(
+    multiplier: float, relation
+) -> None:
     plan = dataclasses.replace(PLAN, noise_multiplier=multiplier, relation=relation)
     page = Page(statement_page(statement_of(plan), pairs=profile_pairs(plan, statement_of(plan))))
     right = 50 * (1 + float(plan.profile().delta(0.0)))
@@ -253,7 +304,11 @@ def test_the_first_sentence_says_what_was_computed_from_what() -> None:
 
 def test_the_unit_of_coefficients_and_the_files_to_hand_out_are_said() -> None:
     panels = panels_of_draws({"slope": np.ones((3, 1))})
-    page = Page(statement_page(statement_of(), panels=panels, units="A coefficient is in log odds of “yes”."))
+    page = Page(
+        statement_page(
+            statement_of(), panels=panels, units="A coefficient is in log odds of “yes”."
+        )
+    )
     assert "A coefficient is in log odds of" in page.text
     assert "you may hand them out" in page.text
     broken = Page(statement_page(statement_of().with_violations("bounds")))
@@ -262,8 +317,18 @@ def test_the_unit_of_coefficients_and_the_files_to_hand_out_are_said() -> None:
 
 
 def test_no_program_names_are_on_the_page() -> None:
-    text = Page(statement_page(statement_of(), course=course_of(result_of()))).text.split("For accountants")[0]
-    for word in ("ADD_OR", "REPLACE_", "PoissonSampling", "num steps", "num records", "slack", "e^"):
+    text = Page(statement_page(statement_of(), course=course_of(result_of()))).text.split(
+        "For accountants"
+    )[0]
+    for word in (
+        "ADD_OR",
+        "REPLACE_",
+        "PoissonSampling",
+        "num steps",
+        "num records",
+        "slack",
+        "e^",
+    ):
         assert word not in text, word
     for word in ("paid for", "ariational", "noise multiplier", "unconstrained"):
         assert word not in text, word
@@ -271,7 +336,10 @@ def test_no_program_names_are_on_the_page() -> None:
 
 def test_parameters_are_called_by_the_feature_that_they_weigh() -> None:
     trace = SimpleNamespace(
-        iterates=np.cumsum(np.ones((30, 5)), 0), steps=np.arange(30), converged_from=None, averaged_from=15
+        iterates=np.cumsum(np.ones((30, 5)), 0),
+        steps=np.arange(30),
+        converged_from=None,
+        averaged_from=15,
     )
     params = {
         "intercept_auto_loc": np.zeros(()),
@@ -283,8 +351,20 @@ def test_parameters_are_called_by_the_feature_that_they_weigh() -> None:
     def named(features: tuple[str, ...]) -> list[str]:
         return [line["name"] for line in course_of(result, features)["parameters"]["lines"]]
 
-    assert named(("age", "income")) == ["intercept", "age", "income", "age (spread)", "income (spread)"]
-    unnamed = ["intercept", "weights[0]", "weights[1]", "weights[0] (spread)", "weights[1] (spread)"]
+    assert named(("age", "income")) == [
+        "intercept",
+        "age",
+        "income",
+        "age (spread)",
+        "income (spread)",
+    ]
+    unnamed = [
+        "intercept",
+        "weights[0]",
+        "weights[1]",
+        "weights[0] (spread)",
+        "weights[1] (spread)",
+    ]
     assert named(()) == named(("age",)) == unnamed
 
 
@@ -293,12 +373,18 @@ def test_a_page_without_an_epsilon_does_not_say_what_was_protected(tmp_path: Pat
     assert "What was protected" in statement_page(kept)
     page = statement_page(broken)
     assert "What was protected" not in page
-    assert re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL).count("What should have been protected") == 2
+    assert (
+        re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL).count("What should have been protected")
+        == 2
+    )
     assert "did not keep this promise" in page
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
     ledger.debit(PLAN, delta=1e-6, method="DPSVI")
     pages = [statement_page(x, budget=budget_of(ledger, x)) for x in (kept, broken)]
-    assert [("The cap holds" in x, "The cap does not bound" in x) for x in pages] == [(True, False), (False, True)]
+    assert [("The cap holds" in x, "The cap does not bound" in x) for x in pages] == [
+        (True, False),
+        (False, True),
+    ]
     assert "only releases and public facts" not in page
 
 
@@ -308,7 +394,9 @@ def test_a_weak_promise_is_not_all_green() -> None:
     page = Page(statement_page(weak))
     assert "✓ Private, with a warning." in page.text
     assert "says little" in page.text
-    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds warned"]
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == [
+        "verdict holds warned"
+    ]
 
 
 def test_the_page_says_that_a_row_is_protected_where_persons_may_have_several() -> None:
@@ -328,10 +416,16 @@ def test_a_rising_loss_and_a_fit_that_is_at_rest_are_explained() -> None:
 
 
 def test_a_warning_of_the_data_is_none_of_the_guarantee() -> None:
-    page = Page(statement_page(statement_of(PLAN).with_data_warnings("5 % of the 99 records did not count: a reason.")))
+    page = Page(
+        statement_page(
+            statement_of(PLAN).with_data_warnings("5 % of the 99 records did not count: a reason.")
+        )
+    )
     assert "✓ Private." in page.text
     assert "records did not count" in page.text
-    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds"]
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == [
+        "verdict holds"
+    ]
 
 
 def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
@@ -340,11 +434,15 @@ def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
     path = dp.page.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
     assert "was not charged to this ledger" in Page(path.read_text()).text
-    dp.page.write_report(path, dataclasses.replace(statement_of(delta=1e-6), receipt=receipt), ledger=ledger)
+    dp.page.write_report(
+        path, dataclasses.replace(statement_of(delta=1e-6), receipt=receipt), ledger=ledger
+    )
     assert "which is not in this ledger" in Page(path.read_text()).text
     # Its own entry, and figures that are not what was debited.
     less = dataclasses.replace(PLAN, noise_multiplier=2 * PLAN.noise_multiplier)
-    dp.page.write_report(path, dataclasses.replace(statement_of(less, delta=1e-6), receipt=receipt), ledger=other)
+    dp.page.write_report(
+        path, dataclasses.replace(statement_of(less, delta=1e-6), receipt=receipt), ledger=other
+    )
     assert "which is of another release" in Page(path.read_text()).text
 
 
@@ -432,7 +530,9 @@ def test_a_page_counts_persons_where_they_are_the_unit(broken) -> None:
     statement = statement_of(unit=Unit("patient", 5))
     statement = statement.with_violations("a reason") if broken else statement
     text = Page(
-        statement_page(statement, description=description_of({**description_facts(), "counted": "persons"}))
+        statement_page(
+            statement, description=description_of({**description_facts(), "counted": "persons"})
+        )
     ).text
     assert "Persons: 1,234" in text
     assert "shares of all persons" in text
@@ -446,7 +546,9 @@ def test_twins_of_every_kind_of_column() -> None:
     born = (datetime.date(2000, 1, 1), datetime.date(2000, 1, 4))
     schema = Schema(
         columns=(
-            Column(name=HOSTILE, kind=Kind.CATEGORICAL, categories=tuple(f"c{i}" for i in range(60))),
+            Column(
+                name=HOSTILE, kind=Kind.CATEGORICAL, categories=tuple(f"c{i}" for i in range(60))
+            ),
             Column(name="born", kind=Kind.DATE, bounds=born),
             Column(name="visits", kind=Kind.COUNT, bounds=(0, 2), missing=Missing.INDICATOR),
             Column(name="height", kind=Kind.REAL, bounds=(1, 2), unit="m"),
@@ -462,7 +564,10 @@ def test_twins_of_every_kind_of_column() -> None:
         }
     )
     found = marginals_of([twin], schema)
-    shares = {column.name: {bar.label: bar.share for bar in column.bars if bar.share} for column in found.columns}
+    shares = {
+        column.name: {bar.label: bar.share for bar in column.bars if bar.share}
+        for column in found.columns
+    }
     assert len(found.columns[0].bars) == 40
     assert shares[HOSTILE] == {"c0": 50, "c7": 25, "c59": 25}
     assert shares["born"] == {"2000-01-01": 50, "2000-01-04": 50}
@@ -514,7 +619,9 @@ def test_contrast_is_enough_in_both_themes() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     css = files("discreet.interfaces.page").joinpath("page.css").read_text(encoding="utf-8")
-    colours = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", css)}
+    colours = {
+        name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", css)
+    }
     used = set(re.findall(r"var\(--(\w+)\)", css))
     assert used == set(colours)
     texts, marks = ("ink", "soft", "link", "good", "bad", "warn"), ("purple", "orange", "bar")
@@ -525,4 +632,7 @@ def test_contrast_is_enough_in_both_themes() -> None:
         for name in marks:
             assert contrast(colours[name][theme], colours[back][theme]) >= 3, (name, back, theme)
     # No colour is written elsewhere, where this test would not see it.
-    assert re.findall(r"#[0-9a-f]{3,8}\b", re.sub(r":root \{.*?\}", "", css, count=1, flags=re.DOTALL)) == []
+    assert (
+        re.findall(r"#[0-9a-f]{3,8}\b", re.sub(r":root \{.*?\}", "", css, count=1, flags=re.DOTALL))
+        == []
+    )

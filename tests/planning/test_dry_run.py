@@ -14,10 +14,22 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, fit_newton
+from discreet.methods.newton import (
+    ModelPlan,
+    NewtonPlan,
+    fit_invented,
+    fit_invented_model,
+    fit_newton,
+)
 from discreet.tabular.models import MixtureOfProducts, logistic_regression
 from discreet.tabular.planning import DryRunRow, _dry_run, _trials, dry_run
-from discreet.tabular.planning._trials import Outcome, Regression, Terms, distance_of_pairs, prediction_score
+from discreet.tabular.planning._trials import (
+    Outcome,
+    Regression,
+    Terms,
+    distance_of_pairs,
+    prediction_score,
+)
 from discreet.tabular.tables import Missing, Schema, schema_from_bounds, schema_from_dict
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
@@ -63,7 +75,13 @@ def test_epsilon_buys_less_noise_and_more_coefficients(found) -> None:
 
 
 def test_the_plan_is_the_fits(found) -> None:
-    terms = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 2, "num_records": 600}
+    terms = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "family": "binary",
+        "num_features": 2,
+        "num_records": 600,
+    }
     assert found.plan == NewtonPlan.calibrate(**terms)
 
 
@@ -93,7 +111,9 @@ def test_intervals_hold_the_truth_and_epsilon_buys_predictions(two_epsilons, mod
     assert rich.use in ("for its coefficients", "for prediction")
 
 
-def test_epsilons_that_no_noise_meets_are_left_out_before_any_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epsilons_that_no_noise_meets_are_left_out_before_any_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_dry_run, "FACTORS", (1.0, 10.0))
     found = dry_run("logistic", SCHEMA, num_records=600, epsilon=10.0, progress_bar=False)
     assert [row.epsilon for row in found.rows] == [10.0]
@@ -110,7 +130,9 @@ def test_the_method_is_that_of_the_fit() -> None:
         ("logistic", SCHEMA, "Private Newton"),
         ("multinomial", CLASSES, "Private Newton"),
     ):
-        columns = tuple(dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
+        columns = tuple(
+            dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns
+        )
         trial = _trials.trial_for(model, dataclasses.replace(schema, columns=columns), terms)
         assert trial.method == method
         assert "No invented record is dropped for a missing cell" in trial.note
@@ -133,13 +155,19 @@ def test_as_many_records_are_dropped_as_is_said(model: str, schema: Schema) -> N
 def test_a_rare_target_is_invented_as_rare_as_said() -> None:
     """All tables had a balanced target, so that of one person in fifty too much was promised."""
     terms = Terms(5_000, 1e-6, 0)
-    usual, rare = (_trials.trial_for("logistic", SCHEMA, terms._replace(share=share)) for share in (None, 0.02))
+    usual, rare = (
+        _trials.trial_for("logistic", SCHEMA, terms._replace(share=share)) for share in (None, 0.02)
+    )
     shares = [[float(table.y.mean()) for table in trial.tables] for trial in (usual, rare)]  # pyright: ignore
     assert min(shares[0]) > 0.1
     assert shares[1] == pytest.approx([0.02] * len(shares[1]), abs=0.01)
-    assert usual.note.startswith(f"The second category of the target has {100 * min(shares[0]):.3g} to ")
+    assert usual.note.startswith(
+        f"The second category of the target has {100 * min(shares[0]):.3g} to "
+    )
     assert "if yours is rarer (give its share), expect more noise" in usual.note
-    assert rare.note == "The second category of the target has 2 % of the invented records, as given."
+    assert (
+        rare.note == "The second category of the target has 2 % of the invented records, as given."
+    )
     assert np.mean([rare.fit(1.0, number).learned.mean() for number in range(3)]) < np.mean(
         [usual.fit(1.0, number).learned.mean() for number in range(3)]
     )
@@ -167,7 +195,9 @@ def test_a_rare_target_is_invented_as_rare_as_said() -> None:
 
 def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_dry_run, "FACTORS", (0.01, 1.0))
-    twin = MixtureOfProducts(schema_from_bounds("age=17:90,sex=f|m,region=n|s|e"), components=4, slices=8)
+    twin = MixtureOfProducts(
+        schema_from_bounds("age=17:90,sex=f|m,region=n|s|e"), components=4, slices=8
+    )
     found = dry_run(twin, num_records=5_000, epsilon=3.0, progress_bar=False)
     poor, rich = found.rows
     assert rich.score < 0.5 * poor.score
@@ -180,7 +210,9 @@ def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.Mon
     [
         pytest.param(None, id="param"),
         pytest.param(
-            MixtureOfProducts(SEVERAL, components=2, slices=4), id="twin of persons", marks=pytest.mark.exhaustive
+            MixtureOfProducts(SEVERAL, components=2, slices=4),
+            id="twin of persons",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )
@@ -271,7 +303,9 @@ def test_the_least_epsilon_is_named(found) -> None:
     assert made.least("for prediction") == 1.0
     assert made.least("for its coefficients") is None
     said = str(made)
-    assert "Use at ε = 1: For prediction. For prediction, ε = 1 is enough. No ε up to 10 makes" in said
+    assert (
+        "Use at ε = 1: For prediction. For prediction, ε = 1 is enough. No ε up to 10 makes" in said
+    )
     assert "A real column that crowds at one end" in said
     assert json.loads(json.dumps(made.to_dict(), allow_nan=False))["curve"][0]["score"] is None
     assert len(made.plot().lines) == 4
@@ -335,7 +369,9 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
     def model(x, y):
         w = numpyro.sample("w", dist.Normal(0, 1))
         with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Bernoulli(logits=w * x[:, 0] * hidden.sum() * hidden[0]), obs=y)
+            numpyro.sample(
+                "y", dist.Bernoulli(logits=w * x[:, 0] * hidden.sum() * hidden[0]), obs=y
+            )
 
     with pytest.raises(ValueError, match="400"):
         dry_run(model, SCHEMA, num_records=400, epsilon=1.0)
@@ -352,8 +388,18 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
         ("logistic", dataclasses.replace(SCHEMA, target=None), {}, "has none"),
         ("poisson", SCHEMA, {}, "explains a count target"),
         (MixtureOfProducts(SCHEMA), SCHEMA, {}, "leave about out"),
-        ("logistic", dataclasses.replace(SCHEMA, inferred=("age",)), {}, "age were taken from the data"),
-        (MixtureOfProducts(dataclasses.replace(SCHEMA, inferred=("age",))), None, {}, "age were taken from the data"),
+        (
+            "logistic",
+            dataclasses.replace(SCHEMA, inferred=("age",)),
+            {},
+            "age were taken from the data",
+        ),
+        (
+            MixtureOfProducts(dataclasses.replace(SCHEMA, inferred=("age",))),
+            None,
+            {},
+            "age were taken from the data",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(model, about, wrong: dict, match: str) -> None:
@@ -365,7 +411,10 @@ def test_regressions_are_scored_by_what_suits_the_target() -> None:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=1_000)
     # R² is 1/2; it scatters by 0.025, so that one seed in 10^4 is outside.
-    assert prediction_score(truth + rng.normal(size=1_000), truth) == ("R²", pytest.approx(0.5, abs=0.1))
+    assert prediction_score(truth + rng.normal(size=1_000), truth) == (
+        "R²",
+        pytest.approx(0.5, abs=0.1),
+    )
     assert math.isnan(prediction_score(np.ones(4), np.full(4, 0.5))[1])
     assert math.isnan(prediction_score(np.arange(3.0), np.full(3, np.nan))[1])
 
@@ -374,7 +423,9 @@ def test_the_distance_of_pairs_is_that_of_rows() -> None:
     twin = MixtureOfProducts(schema_from_bounds("a=x|y|z,b=no|yes,c=0:1"), components=3, slices=4)
     rng = np.random.default_rng(0)
     shapes = {"component": (3,), "base": (9,), "deviations": (3, 9)}
-    truth, other = ({name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2))
+    truth, other = (
+        {name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2)
+    )
     assert distance_of_pairs(twin, truth, truth) == pytest.approx(0.0, abs=1e-12)
 
     def shares(latents):
@@ -385,5 +436,6 @@ def test_the_distance_of_pairs_is_that_of_rows() -> None:
 
     difference = shares(truth) - shares(other)
     pairs = [np.abs(difference.sum(axis=axis)).sum() / 2 for axis in (0, 1, 2)]
-    # The shares of 100,000 rows scatter by 0.002 at most; five times that is seen once in a million.
+    # The shares of 100,000 rows scatter by 0.002 at most; five times that is seen once in a
+    # million.
     assert distance_of_pairs(twin, other, truth) == pytest.approx(np.mean(pairs), abs=0.01)

@@ -12,7 +12,12 @@ import numpyro.distributions as dist
 import pyarrow
 import pytest
 
-from discreet.tabular.models import linear_regression, logistic_regression, multinomial_regression, poisson_regression
+from discreet.tabular.models import (
+    linear_regression,
+    logistic_regression,
+    multinomial_regression,
+    poisson_regression,
+)
 from discreet.tabular.planning._invent import Inventor, template_of
 from discreet.tabular.tables import Schema, encode, schema_from_bounds
 
@@ -39,15 +44,22 @@ def test_persons_of_several_rows_are_invented_with_their_padding() -> None:
 def test_a_target_that_the_model_converts_is_found() -> None:
     """A multinomial regression was refused: it observes the classes as integers."""
     template = template_of(schema_from_bounds("age=17:90,region=n|s|e", target="region"))
-    inventor = Inventor(multinomial_regression(3), template, ("intercept", "weights"), jax.random.key(0))
+    inventor = Inventor(
+        multinomial_regression(3), template, ("intercept", "weights"), jax.random.key(0)
+    )
     assert inventor.observed == {"y": 1}
 
 
 def test_of_persons_an_argument_that_is_observed_otherwise_is_refused() -> None:
     def model(x: Any, y: Any, mask: Any) -> None:
         w = numpyro.sample("w", dist.Normal(0, 1))
-        with numpyro.plate("persons", x.shape[0], dim=-2), numpyro.plate("rows", x.shape[1], dim=-1):
-            numpyro.sample("y", dist.Normal(w * x[..., 0], 1.0).mask(mask), obs=jnp.where(mask, 2 * y, 0.0))
+        with (
+            numpyro.plate("persons", x.shape[0], dim=-2),
+            numpyro.plate("rows", x.shape[1], dim=-1),
+        ):
+            numpyro.sample(
+                "y", dist.Normal(w * x[..., 0], 1.0).mask(mask), obs=jnp.where(mask, 2 * y, 0.0)
+            )
 
     with pytest.raises(ValueError, match="none of its arguments as they are"):
         Inventor(model, template_of(SEVERAL), ("w",), jax.random.key(0))
@@ -64,7 +76,8 @@ def test_a_dry_run_loads_no_reader_of_tables() -> None:
 
 def test_invented_features_look_as_encoded_ones() -> None:
     schema = schema_from_bounds(
-        "age=17:90,visits=0:9,region=n|s|e,born=1900-01-01:2000-01-01,smoker=no|yes,w=0:2", target="w"
+        "age=17:90,visits=0:9,region=n|s|e,born=1900-01-01:2000-01-01,smoker=no|yes,w=0:2",
+        target="w",
     )
     x, y = template_of(schema).draw(np.random.default_rng(0), 500)
     cells = {
@@ -117,7 +130,8 @@ def test_invented_columns_are_correlated_and_some_are_narrow() -> None:
     """As measurements of one body are, within public bounds that allow for outliers: such tables are hard to fit."""
     template = template_of(schema_from_bounds("a=0:1,b=0:1"))
     tables = [template.draw(np.random.default_rng(seed), 500)[0] for seed in range(100)]
-    # Independent columns have correlations of 0.04 on average; of columns without narrow ones a twenty-fifth is below 0.18.
+    # Independent columns have correlations of 0.04 on average; of columns without narrow ones a
+    # twenty-fifth is below 0.18.
     assert np.mean([abs(np.corrcoef(x.T)[0, 1]) for x in tables]) > 0.15
     assert np.mean([x.std(axis=0) < 0.18 for x in tables]) > 0.1
 

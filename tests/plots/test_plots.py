@@ -26,7 +26,9 @@ NOISE = np.random.default_rng(0).normal(size=(400, 3))
 
 def fit(**changes):
     """A fit of three parameters, of which the second travels."""
-    iterates = NOISE * 0.01 + np.array([0.0, 1.0, 0.0]) * np.minimum(np.arange(400) / 100, 1.0)[:, None]
+    iterates = (
+        NOISE * 0.01 + np.array([0.0, 1.0, 0.0]) * np.minimum(np.arange(400) / 100, 1.0)[:, None]
+    )
     content = {
         "trace": Trace(np.arange(1, 401), iterates.astype(np.float32)),
         "losses": np.linspace(10, 5, 400),
@@ -56,7 +58,9 @@ def test_the_trace_shows_what_moved_and_shades_what_is_averaged(tmp_path) -> Non
     np.testing.assert_array_equal(trace.lines[0].get_ydata(), result.trace.iterates[:, 1])
     first = result.trace.steps[result.trace.averaged_from]
     assert trace.patches[0].get_x() == first
-    np.testing.assert_allclose(result.trace.average(), result.trace.iterates[first - 1 :].mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        result.trace.average(), result.trace.iterates[first - 1 :].mean(axis=0), rtol=1e-5
+    )
     assert "1 of 3" in trace.get_title(loc="left")
     assert losses.get_xlabel() == "step"
     assert losses.get_ylabel() == "loss (nats)"
@@ -66,12 +70,19 @@ def test_the_trace_shows_what_moved_and_shades_what_is_averaged(tmp_path) -> Non
 
 def test_norms_are_shown_where_they_move_and_losses_where_they_were_paid_for() -> None:
     moving = plot_releases(fit(clipping_norms=np.linspace(0.1, 1, 400)))
-    assert [axes.get_ylabel() for axes in moving.axes] == ["unconstrained value", "loss (nats)", "clipping norm C"]
+    assert [axes.get_ylabel() for axes in moving.axes] == [
+        "unconstrained value",
+        "loss (nats)",
+        "clipping norm C",
+    ]
     assert len(plot_releases(fit(losses=np.full(400, np.nan))).axes) == 1
 
 
 def test_a_chain_shades_its_draws() -> None:
-    chain = fit(draws={"w": np.zeros((5, 2)), "w_a": np.zeros(5)}, draw_steps=np.array([300, 320, 340, 360, 380]))
+    chain = fit(
+        draws={"w": np.zeros((5, 2)), "w_a": np.zeros(5)},
+        draw_steps=np.array([300, 320, 340, 360, 380]),
+    )
     del chain.params, chain.clipping_norms
     axes = plot_releases(chain).axes[0]
     # In the order of w_a_unconstrained and w_unconstrained, which is not that of w and w_a.
@@ -89,7 +100,9 @@ def test_a_fit_that_still_travels_says_so_where_it_is_averaged() -> None:
 def test_parameters_in_a_tree_have_the_names_of_their_places() -> None:
     params = {"net$params": {"dense": {"kernel": np.zeros((1, 2)), "bias": np.zeros(1)}}}
     drawn = labels(plot_releases(fit(params=params)).axes[0])
-    assert drawn[1:] == [f"net$params.dense.{name}" for name in ("bias[0]", "kernel[0,0]", "kernel[0,1]")]
+    assert drawn[1:] == [
+        f"net$params.dense.{name}" for name in ("bias[0]", "kernel[0,0]", "kernel[0,1]")
+    ]
 
 
 def test_coordinates_without_known_names_get_numbers() -> None:
@@ -109,14 +122,21 @@ def test_the_mean_of_the_losses_begins_with_the_first_and_spans_the_picture() ->
     low, high = axes.get_ylim()
     assert high - low < 9_000
     assert low < mean[-1] < mean[5] < high
-    np.testing.assert_array_equal(running_mean(np.array([np.nan, 2.0, np.inf, 4.0]), 2), [np.nan, 2, 2, 4])
+    np.testing.assert_array_equal(
+        running_mean(np.array([np.nan, 2.0, np.inf, 4.0]), 2), [np.nan, 2, 2, 4]
+    )
     for unusable in (np.zeros(0), np.full(3, np.nan), np.ones(1)):
         draw_losses(Figure().subplots(), unusable)
 
 
 def test_intervals_and_means_are_those_of_the_draws() -> None:
-    draws = {"scale": np.linspace(0, 1, 101), "weights": np.stack([np.linspace(-1, 1, 101), np.full(101, 4.0)], axis=1)}
-    figure = plot_posterior(draws, feature_names=["age", "smoker"], units={"weights": "log-odds"}, statement=SPENT)
+    draws = {
+        "scale": np.linspace(0, 1, 101),
+        "weights": np.stack([np.linspace(-1, 1, 101), np.full(101, 4.0)], axis=1),
+    }
+    figure = plot_posterior(
+        draws, feature_names=["age", "smoker"], units={"weights": "log-odds"}, statement=SPENT
+    )
     scale, weights = figure.axes
     ends = [list(line.get_xdata()) for line in scale.lines[1:]]
     assert ends == [pytest.approx([0.05, 0.95]), pytest.approx([0.25, 0.75]), pytest.approx([0.5])]
@@ -137,7 +157,9 @@ def test_two_tables_side_by_side(tmp_path) -> None:
         "age": Shares(["0", "5"], np.array([0.4, 0.6]), np.array([0.5, 0.5]), "years, from", True),
         "smoker": Shares(["no", "yes"], np.array([1.0, 0.0]), np.array([0.9, 0.1]), "", False),
     }
-    figure = plot_shares(shares, ("real", "twin"), title="NOT PRIVATE", path=tmp_path / "shares.svg")
+    figure = plot_shares(
+        shares, ("real", "twin"), title="NOT PRIVATE", path=tmp_path / "shares.svg"
+    )
     age = figure.axes[0]
     assert [bar.get_height() for bar in age.patches] == [0.4, 0.6]
     assert age.lines[-1].get_ydata().tolist() == [0.5, 0.5]
@@ -149,7 +171,9 @@ def test_missing_cells_stand_apart_and_are_named() -> None:
     """Beside the largest numbers, without a name, they would pass for outliers."""
     labels = [*map(str, range(20)), "missing"]
     shares = np.full(21, 1 / 21)
-    figure = plot_shares({"age": Shares(labels, shares, shares, "", True, True)}, ("real", "twin"), title="")
+    figure = plot_shares(
+        {"age": Shares(labels, shares, shares, "", True, True)}, ("real", "twin"), title=""
+    )
     axes = figure.axes[0]
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names[-1] == "missing"
@@ -159,8 +183,14 @@ def test_missing_cells_stand_apart_and_are_named() -> None:
 
 
 def test_histograms_are_densities_and_intervals_those_given() -> None:
-    value, low, high = np.array([0.2, 0.6, 0.2]), np.array([0.1, 0.4, 0.0]), np.array([0.3, 0.7, 0.4])
-    sliced = LevelShares(["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years")
+    value, low, high = (
+        np.array([0.2, 0.6, 0.2]),
+        np.array([0.1, 0.4, 0.0]),
+        np.array([0.3, 0.7, 0.4]),
+    )
+    sliced = LevelShares(
+        ["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years"
+    )
     named = LevelShares(["a", "b", "c"], None, value, low, high, "")
     figure = plot_levels({"age": sliced, "place": named}, title="Shares")
     age, place = figure.axes[:2]

@@ -73,18 +73,28 @@ VECTORS = [
 
 def test_the_quarter_round_of_section_2_1_1():
     state = [jnp.uint32(x) for x in (0x11111111, 0x01020304, 0x9B8D6F43, 0x01234567)]
-    assert [int(x) for x in quarter_round(*state)] == [0xEA2A92F4, 0xCB1CF8CE, 0x4581472E, 0x5881C4BB]
+    assert [int(x) for x in quarter_round(*state)] == [
+        0xEA2A92F4,
+        0xCB1CF8CE,
+        0x4581472E,
+        0x5881C4BB,
+    ]
 
 
 def states_of(key: bytes, counters: np.ndarray, nonce: bytes) -> jnp.ndarray:
-    rows = [np.concatenate([words_of(key), [np.uint32(counter)], words_of(nonce)]) for counter in counters]
+    rows = [
+        np.concatenate([words_of(key), [np.uint32(counter)], words_of(nonce)])
+        for counter in counters
+    ]
     return jnp.asarray(np.array(rows), jnp.uint32)
 
 
 @pytest.mark.parametrize("number", [6, 20, 600])
 def test_the_block_vectors_in_every_layout_of_many(number):
     """The blocks that XLA computes one or two at a time are compared with OpenSSL below."""
-    states = jnp.concatenate([states_of(key, np.array([counter]), nonce) for key, counter, nonce, _ in VECTORS])
+    states = jnp.concatenate(
+        [states_of(key, np.array([counter]), nonce) for key, counter, nonce, _ in VECTORS]
+    )
     out = blocks(jnp.resize(states, (number, 12)))
     expected = np.stack([words_of(bytes.fromhex(block)) for *_, block in VECTORS])
     np.testing.assert_array_equal(out, np.resize(expected, (number, 16)))
@@ -109,8 +119,12 @@ def test_every_layout_agrees_with_openssl(number):
     generator = np.random.default_rng(number)
     key, nonce = generator.bytes(32), generator.bytes(12)
     counter = 2**32 - 5000
-    out = keystream(jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), number, jnp.uint32(counter))
-    np.testing.assert_array_equal(out.reshape(number, 16).T, reference_blocks(key, counter, nonce, number))
+    out = keystream(
+        jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), number, jnp.uint32(counter)
+    )
+    np.testing.assert_array_equal(
+        out.reshape(number, 16).T, reference_blocks(key, counter, nonce, number)
+    )
 
 
 @pytest.mark.parametrize("number", [201, 1000])
@@ -118,7 +132,9 @@ def test_a_stream_in_chunks_is_the_same(number, monkeypatch):
     monkeypatch.setattr(_chacha, "_CHUNK", 200)
     nonce = bytes(range(12))
     words = _chacha._by_xla(states_of(KEY, np.zeros(1), nonce)[0], num_blocks=number, host=False)
-    np.testing.assert_array_equal(words.reshape(number, 16).T, reference_blocks(KEY, 0, nonce, number))
+    np.testing.assert_array_equal(
+        words.reshape(number, 16).T, reference_blocks(KEY, 0, nonce, number)
+    )
 
 
 @pytest.mark.parametrize("number", [0, 1, 40])
@@ -134,9 +150,9 @@ def test_batches_of_keys_are_computed_together_and_agree_with_openssl(number):
     expected = [reference_blocks(key, 0, nonce, number).T.reshape(-1) for key in keys]
     np.testing.assert_array_equal(out.reshape(6, -1), np.array(expected).reshape(6, -1))
     equations = jax.make_jaxpr(jax.vmap(stream))(words[0]).jaxpr.eqns
-    assert [e.outvars[0].aval.shape for e in equations if e.primitive.name == "chacha20_keystream"] == [
-        (3, 16 * number)
-    ]
+    assert [
+        e.outvars[0].aval.shape for e in equations if e.primitive.name == "chacha20_keystream"
+    ] == [(3, 16 * number)]
 
 
 def test_integers_have_no_derivative_but_do_not_stand_in_its_way():
@@ -147,7 +163,9 @@ def test_integers_have_no_derivative_but_do_not_stand_in_its_way():
 
     gradient = jax.jit(jax.grad(loss))(2.0, jnp.arange(8, dtype=jnp.uint32))
     assert float(gradient) > 0
-    _, tangent = jax.jvp(loss, (2.0, jnp.zeros(8, jnp.uint32)), (1.0, np.zeros(8, jax.dtypes.float0)))
+    _, tangent = jax.jvp(
+        loss, (2.0, jnp.zeros(8, jnp.uint32)), (1.0, np.zeros(8, jax.dtypes.float0))
+    )
     assert float(tangent) > 0
 
 

@@ -31,7 +31,8 @@ def data_of(key) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-# --- an oracle: Python integers, all bits of every value, no laziness -------------------------------
+# --- an oracle: Python integers, all bits of every value, no laziness
+# -------------------------------
 
 
 def threshold_of(table: dg.Alias, column: int) -> tuple[int, int]:
@@ -92,10 +93,16 @@ def stddev_of(levels: int, factor: int = 648) -> float:
     return float(np.sqrt(float(INNER_VARIANCE[2] + factor**2 * INNER_VARIANCE[levels])))
 
 
-def compute(design: Design, words: np.ndarray, more: np.ndarray, factor: int | None = None) -> np.ndarray:
+def compute(
+    design: Design, words: np.ndarray, more: np.ndarray, factor: int | None = None
+) -> np.ndarray:
     """`from_words`, compiled, with words that are given: uint32[levels, n] and uint32[n, levels, 10]."""
     size, factor = words.shape[1], design.factor if factor is None else factor
-    run = jax.jit(lambda w, b, m: dg.from_words(design, w.reshape(-1), size, b, lambda number: m[number].reshape(-1)))
+    run = jax.jit(
+        lambda w, b, m: dg.from_words(
+            design, w.reshape(-1), size, b, lambda number: m[number].reshape(-1)
+        )
+    )
     return whole(run(jnp.asarray(words), jnp.int32(factor), jnp.asarray(more)))
 
 
@@ -112,7 +119,11 @@ def forced_words(design: Design, size: int) -> tuple[np.ndarray, np.ndarray]:
     top = (body.entries >> design.columns_log2)[column]
     tie = (generator.random(words.shape) < 0.5) & (top < 2**fraction_bits)
     words = np.where(tie, words & np.uint32(2**32 - 2**fraction_bits) | top, words)
-    words = np.where(last & (generator.random(words.shape) < 0.5), words & np.uint32(2**32 - 2**fraction_bits), words)
+    words = np.where(
+        last & (generator.random(words.shape) < 0.5),
+        words & np.uint32(2**32 - 2**fraction_bits),
+        words,
+    )
     tail_bits = fraction_bits - 1
     tail_column = (more[:, :, 5] >> tail_bits) % (2 * 2**design.columns_log2)
     for table, place, where in ((body, 0, column.T), (tail, 6, tail_column)):
@@ -124,7 +135,9 @@ def forced_words(design: Design, size: int) -> tuple[np.ndarray, np.ndarray]:
             more[:, :, place + index] = np.where(equal, near, more[:, :, place + index])
     top = (tail.entries >> (design.columns_log2 + 1))[tail_column]
     tie = (generator.random(top.shape) < 0.5) & (top < 2**tail_bits)
-    more[:, :, 5] = np.where(tie, more[:, :, 5] & np.uint32(2**32 - 2**tail_bits) | top, more[:, :, 5])
+    more[:, :, 5] = np.where(
+        tie, more[:, :, 5] & np.uint32(2**32 - 2**tail_bits) | top, more[:, :, 5]
+    )
     return words, more
 
 
@@ -139,7 +152,9 @@ def test_forced_words_give_what_python_integers_give(monkeypatch, design, size, 
     np.testing.assert_array_equal(compute(design, words, more, factor), expected)
 
 
-@pytest.mark.parametrize(("levels", "size"), [(2, 1), (2, 32), (2, 100), (2, 300_000), (3, 16), (3, 257), (3, 200_000)])
+@pytest.mark.parametrize(
+    ("levels", "size"), [(2, 1), (2, 32), (2, 100), (2, 300_000), (3, 16), (3, 257), (3, 200_000)]
+)
 def test_draws_are_the_oracles_on_openssls_words(levels, size):
     """Few values, whose words are all made at once, many, and in between."""
     design = DESIGNS[levels]
@@ -151,7 +166,9 @@ def test_draws_are_the_oracles_on_openssls_words(levels, size):
     chosen = np.unique([*undecided, *np.random.default_rng(0).integers(0, size, 200)])
     blocks = -(-10 * design.levels // 16)
     for i in map(int, chosen):
-        more = stream(KEY, (levels, 1), i * blocks, blocks)[: 10 * design.levels].reshape(design.levels, 10)
+        more = stream(KEY, (levels, 1), i * blocks, blocks)[: 10 * design.levels].reshape(
+            design.levels, 10
+        )
         assert values[i] == oracle(design, words[:, i], more, 501)
 
 
@@ -178,7 +195,9 @@ def law_of(design: Design) -> list[Fraction]:
     tables = dg.tables(design)
     (body, tail), (ones, more) = map(shares_of, tables), map(whole_of, tables)
     assert (sum(body), sum(tail)) == (ones, more) == (2**191, 2**159)
-    return [Fraction(x, ones) for x in body[:-1]] + [Fraction(body[-1] * x, ones * more) for x in tail]
+    return [Fraction(x, ones) for x in body[:-1]] + [
+        Fraction(body[-1] * x, ones * more) for x in tail
+    ]
 
 
 def number(x: Fraction) -> Any:
@@ -201,12 +220,18 @@ def slack_of(design: Design, factor: int) -> Any:
     away = (away + (1 - mass)) / 2  # what lies beyond the table is left out by the law
     sums = mpmath.mpf(0)
     for level in range(1, design.levels):
-        inner = 1 if level == 1 else 1 + design.factor**2  # variance of the inner sum, in those of a level
+        inner = (
+            1 if level == 1 else 1 + design.factor**2
+        )  # variance of the inner sum, in those of a level
         times = factor if level == design.levels - 1 else design.factor
         place = variance / (times**2 + mpmath.mpf(1) / inner)
         assert place >= 6.2
-        error = 2.001 * mpmath.exp(-2 * mpmath.pi**2 * place)  # of a sum over shifted integers, from its mean
-        sums = sums + 2 * error / (1 - error) / 2  # of pmf and of what it adds up to; half of it is the distance
+        error = 2.001 * mpmath.exp(
+            -2 * mpmath.pi**2 * place
+        )  # of a sum over shifted integers, from its mean
+        sums = (
+            sums + 2 * error / (1 - error) / 2
+        )  # of pmf and of what it adds up to; half of it is the distance
     return design.levels * away + sums
 
 
@@ -230,7 +255,9 @@ def test_a_table_that_is_wrong_in_one_late_bit_exceeds_the_slack(monkeypatch):
     design = DESIGNS[2]
     body, tail = dg.tables(design)
     rest = body.rest.copy()
-    rest[4, 100] ^= np.uint32(2**31)  # bit 147 of 191 - 13 bits behind the point: with the column's 2**-13, 2**-160
+    rest[4, 100] ^= np.uint32(
+        2**31
+    )  # bit 147 of 191 - 13 bits behind the point: with the column's 2**-13, 2**-160
     monkeypatch.setattr(dg, "tables", lambda design: (dg.Alias(body.entries, rest), tail))
     with mpmath.workprec(400):
         assert slack_of(design, design.factor) > SLACK_PER_VALUE
@@ -239,12 +266,17 @@ def test_a_table_that_is_wrong_in_one_late_bit_exceeds_the_slack(monkeypatch):
 def test_the_law_of_a_sum_of_two_levels_is_the_ideal_one():
     """Exact probabilities of values out to 6 deviations, in rational arithmetic."""
     law = law_of(DESIGNS[2])
-    units = [int(x * 2**350) * (2 if i == 0 else 1) for i, x in enumerate(law)]  # of one sign, times 2
+    units = [
+        int(x * 2**350) * (2 if i == 0 else 1) for i, x in enumerate(law)
+    ]  # of one sign, times 2
     most, stddev = len(units) - 1, mpmath.sqrt(4**20)
     with mpmath.workprec(400):
         for z in (0, 1, 323, 324, 648, 2**20, 2**20 + 324, 3 * 2**20 + 5, 6 * 2**20 + 200):
             low, high = -((most - z) // 648), (z + most) // 648
-            ways = sum(units[abs(z - 648 * y)] * units[abs(y)] for y in range(max(low, -most), min(high, most) + 1))
+            ways = sum(
+                units[abs(z - 648 * y)] * units[abs(y)]
+                for y in range(max(low, -most), min(high, most) + 1)
+            )
             exact = mpmath.mpf(ways) / mpmath.mpf(2) ** 702
             ideal = mpmath.exp(-(mpmath.mpf(z) ** 2) / (2 * stddev**2)) / theta(mpmath.mpf(stddev))
             assert abs(exact - ideal) * stddev < 2**-167
@@ -268,11 +300,14 @@ def test_discrete_noise_is_no_worse_than_the_continuous_one_it_is_charged_as(std
     mu = shift / np.sqrt(stddev**2 - 6.2)
     for epsilon in (0.0, 0.01, 0.1, 0.5, 1.0, 2.0):
         discrete = np.maximum(q - np.exp(epsilon) * p, 0).sum()
-        continuous = stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+        continuous = stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * stats.norm.cdf(
+            -mu / 2 - epsilon / mu
+        )
         assert discrete <= continuous + 1e-13
 
 
-# --- the body by statistics; fixed seeds, false-alarm rate 1e-4 a test ------------------------------
+# --- the body by statistics; fixed seeds, false-alarm rate 1e-4 a test
+# ------------------------------
 
 
 @functools.cache
@@ -346,7 +381,9 @@ def test_chi_square_of_a_small_deviation_integer_by_integer():
 def test_moments_and_neighbours_are_those_of_independent_values():
     x = sample_of_many() / 2**20
     for power, expected, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)]:
-        assert abs((np.mean(x**power) - expected) / np.sqrt(variance / x.size)) < stats.norm.isf(5e-5)
+        assert abs((np.mean(x**power) - expected) / np.sqrt(variance / x.size)) < stats.norm.isf(
+            5e-5
+        )
     for f, g in [(x[1:], x[:-1]), (x[1:] ** 2, x[:-1] ** 2), (x[256:], x[:-256])]:
         assert abs(np.corrcoef(f, g)[0, 1]) < stats.norm.isf(5e-5) / np.sqrt(x.size - 256)
 
@@ -362,7 +399,10 @@ def largest(design: Design) -> int:
 @pytest.mark.parametrize("design", DESIGNS.values())
 @pytest.mark.parametrize("word", [0, ONES, 2**31, 2**31 - 1])
 def test_constant_words_give_the_oracles_value(design, word):
-    words, more = np.full((design.levels, 3), word, np.uint32), np.full((3, design.levels, 10), word, np.uint32)
+    words, more = (
+        np.full((design.levels, 3), word, np.uint32),
+        np.full((3, design.levels, 10), word, np.uint32),
+    )
     values = compute(design, words, more)
     assert (values == oracle(design, words[:, 0], more[0])).all()
     assert np.abs(values).max() <= largest(design)
@@ -382,7 +422,9 @@ def test_words_driven_into_the_tail_give_the_largest_value_and_no_overflow(sign,
 
 def test_there_is_no_floating_point_operation():
     for levels in (2, 3):
-        text = str(jax.make_jaxpr(lambda key: discrete_gaussian(key, (70_000,), levels=levels))(KEY))  # noqa: B023
+        text = str(
+            jax.make_jaxpr(lambda key: discrete_gaussian(key, (70_000,), levels=levels))(KEY)  # noqa: B023
+        )
         assert "while" in text
         assert not any(kind in text for kind in ("f16", "f32", "f64", "float"))
 
@@ -392,8 +434,15 @@ def test_there_is_no_floating_point_operation():
 
 def test_bits_are_those_of_the_first_day():
     """On every platform and release of JAX."""
-    known = {(2, 5): 3136066206, (2, 100_003): 136393531, (3, 5): 3493841432, (3, 100_003): 1582565077}
-    found = {(n, d): zlib.crc32(draw(dr.key(7), (d,), 600, n).astype("<i8").tobytes()) for n, d in known}
+    known = {
+        (2, 5): 3136066206,
+        (2, 100_003): 136393531,
+        (3, 5): 3493841432,
+        (3, 100_003): 1582565077,
+    }
+    found = {
+        (n, d): zlib.crc32(draw(dr.key(7), (d,), 600, n).astype("<i8").tobytes()) for n, d in known
+    }
     assert found == known
 
 
@@ -410,7 +459,9 @@ def test_transformations_change_no_bit(size, monkeypatch):
     np.testing.assert_array_equal(lax.scan(lambda c, key: (c, draw(key)), 0, keys)[1], expected)
     np.testing.assert_array_equal(lax.map(draw, keys), expected)
     mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
-    mapped = jax.shard_map(lambda keys: draw(keys[0])[None], mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    mapped = jax.shard_map(
+        lambda keys: draw(keys[0])[None], mesh=mesh, in_specs=P("d"), out_specs=P("d")
+    )
     np.testing.assert_array_equal(jax.jit(mapped)(keys[:1]), expected[:1])
     monkeypatch.setattr(_chacha, "available", lambda: False)
     np.testing.assert_array_equal(jax.jit(lambda key: draw(key))(keys[1]), expected[1])
@@ -420,7 +471,9 @@ def test_undecided_values_of_a_batch_of_keys_are_refined_alike():
     """300,000 values a key: every key has undecided ones, in other places."""
     keys = jax.random.split(KEY, 2)
     expected = np.stack([discrete_gaussian(key, (300_000,))[0][0] for key in keys])
-    np.testing.assert_array_equal(jax.vmap(lambda key: discrete_gaussian(key, (300_000,))[0][0])(keys), expected)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda key: discrete_gaussian(key, (300_000,))[0][0])(keys), expected
+    )
 
 
 def test_words_that_were_not_made_are_noticed(monkeypatch):

@@ -28,9 +28,13 @@ def test_every_probability_is_right_to_a_factor_of_2_to_the_minus_99():
             for coin in range(DIGITS + 1):
                 power = mpmath.exp(-(mpmath.mpf(2) ** coin) / (factor * LAPLACE_UNIT))
                 share = power if coin == DIGITS else power / (1 + power)
-                found = mpmath.mpf(whole(thresholds()[factor - 128, :, coin])) / mpmath.mpf(2) ** 192
+                found = (
+                    mpmath.mpf(whole(thresholds()[factor - 128, :, coin])) / mpmath.mpf(2) ** 192
+                )
                 assert abs(found - share) <= mpmath.mpf(2) ** -193
-                lost += max(abs(mpmath.log(found / share)), abs(mpmath.log((1 - found) / (1 - share))))
+                lost += max(
+                    abs(mpmath.log(found / share)), abs(mpmath.log((1 - found) / (1 - share)))
+                )
             assert lost <= mpmath.mpf(2) ** -99
             assert 2.0**-93 <= float(share) <= 2.0**-46
 
@@ -38,7 +42,9 @@ def test_every_probability_is_right_to_a_factor_of_2_to_the_minus_99():
 def by_hand(first, further, limits, again) -> list[int]:
     values = []
     for v in range(first.shape[1]):
-        shown = [whole([first[c, v], *further[:, c, v]]) < whole(limits[:, c]) for c in range(DIGITS + 1)]
+        shown = [
+            whole([first[c, v], *further[:, c, v]]) < whole(limits[:, c]) for c in range(DIGITS + 1)
+        ]
         heads, more = 0, shown[-1]
         while more:
             heads, more = heads + 1, whole(again[heads, :, v]) < whole(limits[:, -1])
@@ -57,12 +63,15 @@ def test_words_become_the_integers_that_a_reference_makes(undecided):
     again = generator.integers(0, 2**32, (40, WORDS, 64), dtype=np.uint32)
     first[-2] |= 1  # the coin of H is decided
     if undecided:
-        # A coin of H that shows heads half of the time, and words that agree with their thresholds' one after another.
+        # A coin of H that shows heads half of the time, and words that agree with their thresholds'
+        # one after another.
         limits[:, -1] = [0, 2**31, 0, 0, 0, 0]
         agree = generator.random((WORDS, DIGITS + 1, 64)) < 0.7
         first[:-1] = np.where(agree[0], limits[0][:, None], first[:-1])
         for word in range(WORDS - 1):
-            further[word, :-1] = np.where(agree[word + 1], limits[word + 1][:, None], further[word])[:-1]
+            further[word, :-1] = np.where(
+                agree[word + 1], limits[word + 1][:, None], further[word]
+            )[:-1]
         first[-2] = 0
         again[:, 0] = 0
         again[-1, 0] = 1
@@ -70,7 +79,9 @@ def test_words_become_the_integers_that_a_reference_makes(undecided):
         first, lambda: jnp.asarray(further), limits, lambda number: jnp.asarray(again)[number]
     )
     expected = by_hand(first, further, limits, again)
-    found = [int(a) + (int(b) << 24) + (int(c) << 48) for a, b, c in zip(low, middle, high, strict=True)]
+    found = [
+        int(a) + (int(b) << 24) + (int(c) << 48) for a, b, c in zip(low, middle, high, strict=True)
+    ]
     if undecided:
         assert max(abs(x) >> DIGITS for x in expected) >= 3
     assert found == expected
@@ -86,7 +97,9 @@ def test_draws_follow_the_law(factor):
     assert stats.kstest((values + 0.5) / (factor * LAPLACE_UNIT), "laplace").pvalue > 1e-3
     for modulus in (2, 64, 1000, 2**20):
         counts = np.bincount(values % modulus * 50 // modulus if modulus > 50 else values % modulus)
-        shares = np.bincount(np.arange(modulus) * 50 // modulus) if modulus > 50 else np.ones(modulus)
+        shares = (
+            np.bincount(np.arange(modulus) * 50 // modulus) if modulus > 50 else np.ones(modulus)
+        )
         assert stats.chisquare(counts, counts.sum() * shares / shares.sum()).pvalue > 1e-4
 
 
@@ -97,9 +110,13 @@ def test_words_of_neighbouring_sums_lead_to_the_same_values():
     everything[-1] = [0, 2**31]
 
     def again(number):
-        return jnp.where(number < 2**22, 0, jnp.full((WORDS, 2), 2**32 - 1, jnp.uint32)).astype(jnp.uint32)
+        return jnp.where(number < 2**22, 0, jnp.full((WORDS, 2), 2**32 - 1, jnp.uint32)).astype(
+            jnp.uint32
+        )
 
-    words = from_coins(everything, lambda: jnp.zeros((WORDS - 1, DIGITS + 1, 2), jnp.uint32), limits, again)
+    words = from_coins(
+        everything, lambda: jnp.zeros((WORDS - 1, DIGITS + 1, 2), jnp.uint32), limits, again
+    )
     values = [sum(int(w[i]) << 24 * k for k, w in enumerate(words)) for i in range(2)]
     largest = 2**DIGITS - 1 + ((2**22 + 1) << DIGITS)
     assert values == [largest, -largest - 1]

@@ -18,7 +18,9 @@ from jax import lax
 import discreet.privacy.random as dr
 from discreet.privacy.random import _chacha, _openssl
 
-pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices make the words themselves")
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="other devices make the words themselves"
+)
 KEY = dr.key(20261120)
 WORDS = jax.random.key_data(KEY)
 NONCE = jnp.array([7, 8, 9], jnp.uint32)
@@ -61,11 +63,15 @@ def test_long_draws_are_made_by_the_host_and_short_ones_by_xla():
     assert _chacha.TARGET in compiled(lambda key: dr.normal(key, (SIZE,)), KEY)
     assert _chacha.TARGET not in compiled(lambda key: dr.normal(key, (100,)), KEY)
     assert _chacha.TARGET not in compiled(lambda key: jax.random.bits(key, (SIZE,)), KEY)
-    assert _chacha.TARGET not in compiled(jax.vmap(lambda key: dr.normal(key, (SIZE,))), jax.random.split(KEY, 2))
+    assert _chacha.TARGET not in compiled(
+        jax.vmap(lambda key: dr.normal(key, (SIZE,))), jax.random.split(KEY, 2)
+    )
 
 
 def test_other_platforms_compute_the_words_themselves():
-    exported = jax.export.export(fresh(lambda words: draw_of(words)), platforms=["cuda", "tpu"])(WORDS)
+    exported = jax.export.export(fresh(lambda words: draw_of(words)), platforms=["cuda", "tpu"])(
+        WORDS
+    )
     assert _chacha.TARGET not in exported.mlir_module()
     exported = jax.export.export(
         fresh(lambda words: draw_of(words)),
@@ -91,9 +97,13 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
     for name in ("cffi", "cryptography.hazmat.primitives.ciphers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.warns(UserWarning, match=rf"{name}.* is not installed.*pip install 'discreet\[fast\]'"):
+            with pytest.warns(
+                UserWarning, match=rf"{name}.* is not installed.*pip install 'discreet\[fast\]'"
+            ):
                 assert _openssl._available.__wrapped__() is False
-    monkeypatch.setattr(_openssl._Producer, "write", lambda self, state, out: None)  # a wrong stream
+    monkeypatch.setattr(
+        _openssl._Producer, "write", lambda self, state, out: None
+    )  # a wrong stream
     assert _openssl._available.__wrapped__() is False
 
 
@@ -112,7 +122,12 @@ class Pair:
 
     def __init__(self, monkeypatch, late, error=None):
         self.calls, self.caller, self.honest = [], threading.get_ident(), _openssl._Producer.write
-        self.late, self.error, self.begun, self.done = late, error, threading.Event(), threading.Event()
+        self.late, self.error, self.begun, self.done = (
+            late,
+            error,
+            threading.Event(),
+            threading.Event(),
+        )
         monkeypatch.setattr(_openssl._Producer, "write", lambda *args: self.write(*args))
 
     def write(self, producer, state, out):
@@ -140,7 +155,9 @@ def test_two_threads_write_what_one_does(monkeypatch, late):
 
 
 @pytest.mark.parametrize("seconds", [None, 0.1])
-def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late(monkeypatch, seconds):
+def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late(
+    monkeypatch, seconds
+):
     """What comes too late writes nothing: the memory is another's."""
     producer, expected, timers = _openssl._Producer(), written(_openssl._Producer(), "write"), []
 
@@ -191,7 +208,10 @@ def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatc
     assert lengths == [2**19, 2**19]
     assert len(threads) == 2
     producer = _openssl._Producer()
-    state, out = (SimpleNamespace(rank=1, dims=[n], data=producer.ffi.new("uint32_t[]", n)) for n in (12, 2**18))
+    state, out = (
+        SimpleNamespace(rank=1, dims=[n], data=producer.ffi.new("uint32_t[]", n))
+        for n in (12, 2**18)
+    )
     args, rets = (SimpleNamespace(size=1, items=[x]) for x in (state, out))
     producer.call(SimpleNamespace(extension_start=None, args=args, rets=rets))
     assert lengths[2:] == [2**20]
@@ -201,7 +221,9 @@ def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatc
 
 
 def test_draws_of_different_keys_in_one_program_differ_and_of_one_key_agree():
-    a, b, c = fresh(lambda k, m: (dr.normal(k, (SIZE,)), dr.normal(m, (SIZE,)), dr.normal(k, (SIZE,))))(KEY, dr.key(1))
+    a, b, c = fresh(
+        lambda k, m: (dr.normal(k, (SIZE,)), dr.normal(m, (SIZE,)), dr.normal(k, (SIZE,)))
+    )(KEY, dr.key(1))
     assert (np.asarray(a) != np.asarray(b)).mean() > 0.999
     np.testing.assert_array_equal(a, c)
 
@@ -217,9 +239,13 @@ def test_every_iteration_of_a_loop_draws_anew():
     rows = np.asarray(fresh(lambda: lax.fori_loop(0, 4, body, jnp.zeros((4, SIZE))))())
     assert len(np.unique(rows)) > 0.99 * rows.size
     for i in range(4):
-        np.testing.assert_allclose(rows[i], dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), rtol=1e-6)
+        np.testing.assert_allclose(
+            rows[i], dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), rtol=1e-6
+        )
     _, scanned = fresh(
-        lambda: lax.scan(lambda c, i: (c, dr.normal(jax.random.fold_in(KEY, i), (SIZE,))), 0, jnp.arange(4))
+        lambda: lax.scan(
+            lambda c, i: (c, dr.normal(jax.random.fold_in(KEY, i), (SIZE,))), 0, jnp.arange(4)
+        )
     )()
     np.testing.assert_allclose(scanned, rows, rtol=1e-6)
 
@@ -227,7 +253,9 @@ def test_every_iteration_of_a_loop_draws_anew():
 def test_batches_and_programs_without_jit_agree():
     keys = jax.random.split(KEY, 2)
     loop = np.stack([dr.normal(key, (SIZE,)) for key in keys])
-    np.testing.assert_allclose(fresh(jax.vmap(lambda key: dr.normal(key, (SIZE,))))(keys), loop, rtol=1e-6)
+    np.testing.assert_allclose(
+        fresh(jax.vmap(lambda key: dr.normal(key, (SIZE,))))(keys), loop, rtol=1e-6
+    )
     with jax.disable_jit():
         np.testing.assert_allclose(dr.normal(keys[0], (SIZE,)), loop[0], rtol=1e-5, atol=1e-6)
 
@@ -273,7 +301,9 @@ def test_a_producer_that_raises_fails_a_loop_in_its_middle(monkeypatch):
 
     monkeypatch.setattr(_openssl._Producer, "write", third_time_fails)
     run = fresh(
-        lambda: lax.fori_loop(0, 5, lambda i, x: x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), jnp.zeros(SIZE))
+        lambda: lax.fori_loop(
+            0, 5, lambda i, x: x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), jnp.zeros(SIZE)
+        )
     )
     with pytest.raises(Exception, match="no random words were made: OSError"):
         run().block_until_ready()
@@ -331,7 +361,9 @@ loop = jax.jit(lambda n: lax.fori_loop(0, n, body, jnp.zeros(SIZE)))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="one core is chosen by Linux's affinity")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="one core is chosen by Linux's affinity"
+)
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
 def test_one_core_is_enough(asynchronous):
     program = """

@@ -33,7 +33,23 @@ def test_fresh_keys_differ():
 
 
 def test_seeds_of_any_size_give_different_keys_and_the_same_again():
-    seeds = [0, 1, -1, 127, 128, 255, 256, -128, -129, 2**31, 2**32, 2**64, -(2**64), 10**500, 10**5000]
+    seeds = [
+        0,
+        1,
+        -1,
+        127,
+        128,
+        255,
+        256,
+        -128,
+        -129,
+        2**31,
+        2**32,
+        2**64,
+        -(2**64),
+        10**500,
+        10**5000,
+    ]
     keys = [data(dr.key(seed)).tobytes() for seed in seeds]
     assert len(set(keys)) == len(seeds)
     assert keys == [data(dr.key(seed)).tobytes() for seed in seeds]
@@ -41,11 +57,14 @@ def test_seeds_of_any_size_give_different_keys_and_the_same_again():
 
 
 def test_the_key_of_a_seed_never_changes():
-    # Results that people published with a seed must stay reproducible: change this only with a changelog entry.
+    # Results that people published with a seed must stay reproducible: change this only with a
+    # changelog entry.
     assert data(dr.key(0))[:2].tolist() == [689825932, 2736723812]
 
 
-@pytest.mark.parametrize("seed", [True, np.bool_(False), 1.0, "7", np.float32(3), (1,), np.arange(3)])
+@pytest.mark.parametrize(
+    "seed", [True, np.bool_(False), 1.0, "7", np.float32(3), (1,), np.arange(3)]
+)
 def test_what_is_no_integer_is_refused_as_seed(seed):
     with pytest.raises(TypeError, match="seed is an integer"):
         dr.key(seed)
@@ -60,7 +79,9 @@ TRACES = {
     "jit": lambda: jax.jit(lambda x: x + jax.random.bits(dr.key()))(1),
     "vmap": lambda: jax.vmap(lambda x: x + jax.random.bits(dr.key()))(jnp.arange(2)),
     "grad": lambda: jax.grad(lambda x: x * jax.random.uniform(dr.key()))(1.0),
-    "scan": lambda: jax.lax.scan(lambda x, _: (x + jax.random.bits(dr.key()), None), jnp.uint32(0), length=2),
+    "scan": lambda: jax.lax.scan(
+        lambda x, _: (x + jax.random.bits(dr.key()), None), jnp.uint32(0), length=2
+    ),
     "d3p": lambda: jax.jit(lambda x: x + jax.random.bits(d3p_random.PRNGKey()))(1),
 }
 
@@ -69,7 +90,9 @@ TRACES = {
 def test_a_secret_key_made_under_a_trace_is_refused(trace):
     with pytest.raises(ValueError, match="pass it as an argument"):
         TRACES[trace]()
-    assert jax.jit(lambda: data_of(dr.key(3)))().tolist() == data(dr.key(3)).tolist(), "a seed is constant anyway"
+    assert jax.jit(lambda: data_of(dr.key(3)))().tolist() == data(dr.key(3)).tolist(), (
+        "a seed is constant anyway"
+    )
 
 
 def test_the_key_for_values_depends_on_each_of_their_bits_and_on_nothing_else():
@@ -78,10 +101,14 @@ def test_the_key_for_values_depends_on_each_of_their_bits_and_on_nothing_else():
     words = np.stack([value.view(np.uint32)] * 65)
     flipped = np.random.default_rng(1).choice(67 * 32, 64, replace=False)
     words[np.arange(64), flipped // 32] ^= np.uint32(1) << (flipped % 32).astype(np.uint32)
-    derived = jax.jit(jax.vmap(lambda x: data_of(dr.key_for(secret, [x[:60], x[60:]]))))(words.view(np.float32))
+    derived = jax.jit(jax.vmap(lambda x: data_of(dr.key_for(secret, [x[:60], x[60:]]))))(
+        words.view(np.float32)
+    )
     assert len(np.unique(derived[:, :2], axis=0)) == 65
     assert dr.is_reproducible(dr.key_for(dr.key(3), [value]))
-    assert (data(dr.key_for(dr.key(3), [value])) == data(dr.key(3))).all(), "what is not private stays as it was"
+    assert (data(dr.key_for(dr.key(3), [value])) == data(dr.key(3))).all(), (
+        "what is not private stays as it was"
+    )
     assert (data(dr.key_for(secret, [value[:60], value[60:]])) == derived[64]).all()
     assert not (data(dr.key_for(dr.key(), [value])) == derived[64]).any()
 
@@ -103,7 +130,10 @@ def test_jax_makes_seeded_keys_of_ours_but_never_secret_ones():
     assert len(set(keys)) == 3
     assert dr.is_reproducible(jax.random.key(0, impl=seeded))
     with jax.enable_x64(True):
-        assert data(jax.random.key(2**40, impl=seeded)).tobytes() != data(jax.random.key(0, impl=seeded)).tobytes()
+        assert (
+            data(jax.random.key(2**40, impl=seeded)).tobytes()
+            != data(jax.random.key(0, impl=seeded)).tobytes()
+        )
     with pytest.raises(TypeError, match="operating-system entropy"):
         jax.random.key(0, impl=secret)
 
@@ -146,22 +176,36 @@ def test_our_keys_pass_the_check_unchanged():
 
 def test_other_implementations_become_seeded_keys_of_all_their_words():
     implementations = ["threefry2x32", "rbg", "unsafe_rbg"]
-    keys = [dr.check_key(jax.random.key(seed, impl=impl)) for impl in implementations for seed in (0, 1)]
+    keys = [
+        dr.check_key(jax.random.key(seed, impl=impl)) for impl in implementations for seed in (0, 1)
+    ]
     assert len({data(key).tobytes() for key in keys}) == 6
     assert all(dr.is_reproducible(key) and data(key).shape == (8,) for key in keys)
     base = np.arange(4, dtype=np.uint32)
     for word in range(4):
         other = base.copy()
         other[word] += 1
-        pair = [dr.check_key(jax.random.wrap_key_data(jnp.asarray(w), impl="rbg")) for w in (base, other)]
+        pair = [
+            dr.check_key(jax.random.wrap_key_data(jnp.asarray(w), impl="rbg"))
+            for w in (base, other)
+        ]
         assert (data(pair[0]) != data(pair[1])).sum() >= 6
     traced = jax.jit(lambda key: dr.check_key(key))(jax.random.key(0))
     np.testing.assert_array_equal(data(traced), data(keys[0]))
 
 
-@pytest.mark.parametrize("function", [dr.check_key, dr.as_threefry, dr.normal, lambda k: dr.subkey(k, dr.Purpose.INIT)])
+@pytest.mark.parametrize(
+    "function", [dr.check_key, dr.as_threefry, dr.normal, lambda k: dr.subkey(k, dr.Purpose.INIT)]
+)
 def test_what_is_no_single_typed_key_is_refused(function):
-    for bad in (jax.random.PRNGKey(0), jnp.zeros(8, jnp.uint32), np.zeros(2, np.uint32), 0, None, "key"):
+    for bad in (
+        jax.random.PRNGKey(0),
+        jnp.zeros(8, jnp.uint32),
+        np.zeros(2, np.uint32),
+        0,
+        None,
+        "key",
+    ):
         with pytest.raises(TypeError, match=r"discreet\.random\.key"):
             function(bad)
     with pytest.raises(ValueError, match="vmap"):
@@ -176,7 +220,9 @@ def test_a_refusal_names_the_argument_and_shows_no_words():
 
 def test_subkeys_of_different_purposes_differ():
     key = dr.key(4)
-    assert len({data(dr.subkey(key, purpose)).tobytes() for purpose in dr.Purpose}) == len(dr.Purpose)
+    assert len({data(dr.subkey(key, purpose)).tobytes() for purpose in dr.Purpose}) == len(
+        dr.Purpose
+    )
     with pytest.raises(ValueError, match="99"):
         dr.subkey(key, 99)  # pyright: ignore[reportArgumentType]
 
@@ -187,7 +233,11 @@ def test_subkeys_of_different_purposes_differ():
 def regression(x, y=None):
     weight = numpyro.sample("weight", dist.Normal(0.0, 1.0))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("count", dist.Poisson(jnp.exp(weight * x)) if y is None else dist.Normal(weight * x, 1.0), obs=y)
+        numpyro.sample(
+            "count",
+            dist.Poisson(jnp.exp(weight * x)) if y is None else dist.Normal(weight * x, 1.0),
+            obs=y,
+        )
 
 
 def test_numpyros_handlers_take_our_keys():
@@ -222,7 +272,9 @@ def test_known_keys_and_traced_ones_derive_the_same() -> None:
         "split": lambda key: jax.random.split(key, (3, 3)),
         "fold_in": lambda key: jax.random.fold_in(key, 2**32 - 1),
         "subkey": lambda key: dr.subkey(key, dr.Purpose.NEWTON),
-        "of another implementation": lambda key: dr.check_key(jax.random.wrap_key_data(jax.random.key_data(key)[:2])),
+        "of another implementation": lambda key: dr.check_key(
+            jax.random.wrap_key_data(jax.random.key_data(key)[:2])
+        ),
     }
     for name, way in ways.items():
         assert data(way(secret)).tolist() == data(jax.jit(way)(secret)).tolist(), name

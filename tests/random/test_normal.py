@@ -11,7 +11,13 @@ import discreet.privacy.random as dr
 from discreet._jax import define_prng_impl
 from discreet.privacy.random import _normal
 from discreet.privacy.random._chacha import keystream
-from discreet.privacy.random._normal import RARE, minus_log, minus_log_float64, pairs_float32, pairs_float64
+from discreet.privacy.random._normal import (
+    RARE,
+    minus_log,
+    minus_log_float64,
+    pairs_float32,
+    pairs_float64,
+)
 from discreet.privacy.random._prng import NORMAL, nonce
 
 KEY = dr.key(99)
@@ -100,7 +106,9 @@ def test_the_logarithm_in_float64_is_precise_at_both_ends():
     assert values.dtype == np.float64
     with mpmath.workdps(60):
         for value, h, w in list(zip(values, high.tolist(), low.tolist(), strict=True))[::2]:
-            exact = -mpmath.log((mpmath.mpf(h * 2**32 + w) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64)
+            exact = -mpmath.log(
+                (mpmath.mpf(h * 2**32 + w) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64
+            )
             assert abs(mpmath.mpf(float(value)) / exact - 1) < 2**-49
 
 
@@ -109,7 +117,9 @@ def test_pairs_are_the_exact_transform_of_their_bits():
     words = generator.integers(0, 2**32, (3, 600), dtype=np.uint32)
     words[0, :32] >>= np.arange(32, dtype=np.uint32)  # into the tail
     words[0, 32:64] |= ~(np.uint32(ONES) >> np.arange(32, dtype=np.uint32))  # and towards zero
-    words[0, 64:128] = np.uint32(0xB504F333) + np.arange(-32, 32).astype(np.uint32)  # where the logarithm changes
+    words[0, 64:128] = np.uint32(0xB504F333) + np.arange(-32, 32).astype(
+        np.uint32
+    )  # where the logarithm changes
     words[0, 128:256] = np.arange(256 - 64, 256 + 64)  # about where the third word begins to count
     words[1, 256:300] &= np.uint32(0xE00000FF)  # next to the axes
     words[1, 300:344] |= np.uint32(0x1FFFFF00)  # and to the diagonals
@@ -160,7 +170,9 @@ def test_rare_pairs_are_made_again_with_a_third_word_of_their_own(size, monkeypa
     def expected(key):
         pairs = -(-size // 2)
         blocks = -(-2 * pairs // 16)
-        words = np.asarray(keystream(data_of(key), nonce(NORMAL, 32), blocks)[: 2 * pairs].reshape(2, pairs))
+        words = np.asarray(
+            keystream(data_of(key), nonce(NORMAL, 32), blocks)[: 2 * pairs].reshape(2, pairs)
+        )
         third = np.asarray(keystream(data_of(key), nonce(NORMAL, 32, 1), blocks)[:pairs])
         rare = words[0] < 2**29
         assert 0 < rare.sum() < pairs / 4
@@ -189,7 +201,8 @@ def test_the_body_by_kolmogorov_and_smirnov(sample):
 
 
 @pytest.mark.parametrize(
-    ("power", "expected", "variance"), [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)]
+    ("power", "expected", "variance"),
+    [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)],
 )
 def test_moments(sample, power, expected, variance):
     z = (np.mean(sample**power) - expected) / np.sqrt(variance / sample.size)
@@ -208,7 +221,14 @@ def test_the_two_of_a_pair_are_independent(sample):
     x, y = sample[: half - 1], sample[half:]
     x = x[: y.size]
     bound = stats.norm.isf(5e-5) / np.sqrt(x.size)
-    for f, g in [(x, y), (x**2, y**2), (np.abs(x), np.abs(y)), (x, y**2), (x[1:], x[:-1]), (x[1:], y[:-1])]:
+    for f, g in [
+        (x, y),
+        (x**2, y**2),
+        (np.abs(x), np.abs(y)),
+        (x, y**2),
+        (x[1:], x[:-1]),
+        (x[1:], y[:-1]),
+    ]:
         assert abs(np.corrcoef(f, g)[0, 1]) < bound
     angle = np.arctan2(y, x) / (2 * np.pi) + 0.5
     assert stats.kstest(angle, "uniform").pvalue > 1e-4
@@ -222,7 +242,9 @@ def test_the_body_in_float64(sample):
     assert stats.kstest(values, "norm").pvalue > 1e-4
     # More digits than float32 holds, and not the float32 stream again.
     assert np.mean(values == values.astype(np.float32)) < 1e-3
-    assert abs(np.corrcoef(values, sample[:200_000])[0, 1]) < stats.norm.isf(5e-5) / np.sqrt(200_000)
+    assert abs(np.corrcoef(values, sample[:200_000])[0, 1]) < stats.norm.isf(5e-5) / np.sqrt(
+        200_000
+    )
 
 
 # Shapes, dtypes, transformations, refusals

@@ -18,9 +18,16 @@ def data(key) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-def reference_block(key, name: bytes, first: int = 0, second: int = 0, counter: int = 0) -> np.ndarray:
+def reference_block(
+    key, name: bytes, first: int = 0, second: int = 0, counter: int = 0
+) -> np.ndarray:
     """OpenSSL's block for one line of the table of domains."""
-    start = counter.to_bytes(4, "little") + name + first.to_bytes(4, "little") + second.to_bytes(4, "little")
+    start = (
+        counter.to_bytes(4, "little")
+        + name
+        + first.to_bytes(4, "little")
+        + second.to_bytes(4, "little")
+    )
     cipher = Cipher(ChaCha20(data(key).astype("<u4").tobytes(), start), mode=None)
     return np.frombuffer(cipher.encryptor().update(bytes(64)), "<u4")
 
@@ -35,14 +42,20 @@ def test_split_reads_halves_of_the_blocks_of_its_domain():
     children = data(jax.random.split(KEY, 5))
     for i in range(5):
         half = slice(0, 8) if i % 2 == 0 else slice(8, 16)
-        np.testing.assert_array_equal(children[i], reference_block(KEY, b"splt", counter=i // 2)[half])
+        np.testing.assert_array_equal(
+            children[i], reference_block(KEY, b"splt", counter=i // 2)[half]
+        )
 
 
 def test_fold_in_and_subkey_read_the_block_of_their_number():
     for number in (0, 1, 77, 2**31, 2**32 - 1):
-        np.testing.assert_array_equal(data(jax.random.fold_in(KEY, number)), reference_block(KEY, b"fold", number)[:8])
+        np.testing.assert_array_equal(
+            data(jax.random.fold_in(KEY, number)), reference_block(KEY, b"fold", number)[:8]
+        )
     for purpose in dr.Purpose:
-        np.testing.assert_array_equal(data(dr.subkey(KEY, purpose)), reference_block(KEY, b"purp", int(purpose))[:8])
+        np.testing.assert_array_equal(
+            data(dr.subkey(KEY, purpose)), reference_block(KEY, b"purp", int(purpose))[:8]
+        )
 
 
 def test_one_block_of_bits_is_the_block_of_its_width():
@@ -74,7 +87,10 @@ def test_no_two_uses_of_a_key_give_a_word_in_common():
     uses = [data(jax.random.split(KEY, 40)), data(dr.as_threefry(KEY))]
     uses += [data(jax.random.fold_in(KEY, number)) for number in range(20)]
     uses += [data(dr.subkey(KEY, purpose)) for purpose in dr.Purpose]
-    uses += [jax.random.bits(KEY, (200,)), np.asarray(jax.random.bits(KEY, (400,), "uint16")).view(np.uint32)]
+    uses += [
+        jax.random.bits(KEY, (200,)),
+        np.asarray(jax.random.bits(KEY, (400,), "uint16")).view(np.uint32),
+    ]
     words = np.concatenate([np.asarray(use).reshape(-1) for use in uses])
     # About 900 words: by chance two agree with probability 1e-4; the seed is fixed.
     assert len(np.unique(words)) == len(words)
@@ -94,12 +110,16 @@ def test_bits_and_children_have_the_shape_asked_for(shape):
 
 def test_too_many_bits_are_refused_while_tracing():
     with pytest.raises(ValueError, match="2\\*\\*36"):
-        jax.eval_shape(lambda key: _prng.bits_of_shape(key, 32, (2**20, 2**17)), jnp.zeros(8, jnp.uint32))
+        jax.eval_shape(
+            lambda key: _prng.bits_of_shape(key, 32, (2**20, 2**17)), jnp.zeros(8, jnp.uint32)
+        )
 
 
 def test_too_many_children_are_refused_while_tracing():
     with pytest.raises(ValueError, match="two stages"):
-        jax.eval_shape(lambda key: _prng.split_to_shape(key, (2**20, 2**14)), jnp.zeros(8, jnp.uint32))
+        jax.eval_shape(
+            lambda key: _prng.split_to_shape(key, (2**20, 2**14)), jnp.zeros(8, jnp.uint32)
+        )
 
 
 def test_an_odd_width_is_refused():
@@ -110,7 +130,9 @@ def test_an_odd_width_is_refused():
 @pytest.mark.parametrize("width", ["uint8", "uint16", "uint32"])
 def test_bits_are_uniform(width):
     """Chi-squared on bytes, false-alarm rate 1e-4 with a fixed seed."""
-    bytes_ = np.asarray(jax.random.bits(jax.random.fold_in(KEY, 5), (400_000,), width)).view(np.uint8)
+    bytes_ = np.asarray(jax.random.bits(jax.random.fold_in(KEY, 5), (400_000,), width)).view(
+        np.uint8
+    )
     assert stats.chisquare(np.bincount(bytes_, minlength=256)).pvalue > 1e-4
 
 
@@ -147,7 +169,9 @@ def test_vmap_over_data_and_over_both_agree_with_loops():
     numbers = jnp.arange(4)
     keys = jax.random.split(KEY, 4)
     both = jax.vmap(jax.random.fold_in)(keys, numbers)
-    np.testing.assert_array_equal(data(both), [data(jax.random.fold_in(k, i)) for i, k in enumerate(keys)])
+    np.testing.assert_array_equal(
+        data(both), [data(jax.random.fold_in(k, i)) for i, k in enumerate(keys)]
+    )
     one = jax.vmap(jax.random.fold_in, (None, 0))(KEY, numbers)
     np.testing.assert_array_equal(data(one), [data(jax.random.fold_in(KEY, i)) for i in range(4)])
     grid = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, numbers)
@@ -219,7 +243,9 @@ def test_jax_random_takes_our_keys():
         assert jax.eval_shape(call, KEY).size, name
 
 
-@pytest.mark.parametrize("name", ["categorical", "choice", "gamma", "permutation", "randint", "truncated_normal"])
+@pytest.mark.parametrize(
+    "name", ["categorical", "choice", "gamma", "permutation", "randint", "truncated_normal"]
+)
 def test_jax_random_under_vmap_agrees_with_a_loop(name):
     keys = jax.random.split(KEY, 2)
     loop = np.stack([CALLS[name](key) for key in keys])

@@ -10,13 +10,20 @@ import discreet as dp
 from discreet.privacy.report import Receipt, Statement, Unit, make_statement, statement_from_dict
 
 PLAN = dp.PrivacyPlan(
-    sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50, target_delta=1e-5
+    sampling=dp.FullBatch(),
+    clipping_norm=1.0,
+    noise_multiplier=30.0,
+    num_steps=4,
+    num_records=50,
+    target_delta=1e-5,
 )
 
 
 def stated() -> Statement:
     receipt = Receipt("a.ledger", "a", 1, "00ff", 0.5, 1.0, 1e-5, "one person")
-    statement = make_statement(PLAN, unit=Unit("id", 2), steps_completed=4, reproducible=False).with_notes('"<ü>"')
+    statement = make_statement(
+        PLAN, unit=Unit("id", 2), steps_completed=4, reproducible=False
+    ).with_notes('"<ü>"')
     return dataclasses.replace(statement, receipt=receipt, made_on="2026-11-27")
 
 
@@ -26,7 +33,8 @@ def test_there_and_back() -> None:
     assert back == statement
     assert back.to_json() == statement.to_json()
     endless = dataclasses.replace(
-        statement, figures=dataclasses.replace(statement.figures, epsilon=math.inf, gaussian_mu=math.inf)
+        statement,
+        figures=dataclasses.replace(statement.figures, epsilon=math.inf, gaussian_mu=math.inf),
     )
     assert statement_from_dict(json.loads(endless.to_json())) == endless
     broken = statement.with_violations("x")

@@ -13,7 +13,11 @@ from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampl
 from discreet.tabular.standardise import Standardisation
 
 POISSON = PrivacyPlan(
-    sampling=PoissonSampling(rate=0.02), clipping_norm=2.0, noise_multiplier=1.5, num_steps=200, num_records=10_000
+    sampling=PoissonSampling(rate=0.02),
+    clipping_norm=2.0,
+    noise_multiplier=1.5,
+    num_steps=200,
+    num_records=10_000,
 )
 FIXED = PrivacyPlan(
     sampling=FixedSizeSampling(batch_size=200),
@@ -23,11 +27,15 @@ FIXED = PrivacyPlan(
     num_records=10_000,
     relation=Relation.REPLACE_ONE,
 )
-FULL = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=20.0, num_steps=10, num_records=500)
+FULL = PrivacyPlan(
+    sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=20.0, num_steps=10, num_records=500
+)
 
 
 def statement_of(plan=POISSON, **changes):
-    return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False} | changes)
+    return make_statement(
+        plan, **{"steps_completed": plan.num_steps, "reproducible": False} | changes
+    )
 
 
 def with_figures(statement, **figures):
@@ -40,7 +48,9 @@ def test_no_statement_says_that_a_standardisation_is_inexact() -> None:
         noise_multiplier=20.0, delta=1e-6, num_records=50, num_columns=3, relation=FULL.relation
     )
     for plan in (POISSON, FIXED, FULL, standardised):
-        statement = statement_of(plan) if isinstance(plan, PrivacyPlan) else plan.state(reproducible=False)
+        statement = (
+            statement_of(plan) if isinstance(plan, PrivacyPlan) else plan.state(reproducible=False)
+        )
         text = " ".join(str(statement).split())
         assert "Sums were rounded to a grid" in text
         assert "32 bits" not in text
@@ -52,7 +62,9 @@ def test_numbers_are_those_of_the_plan() -> None:
     assert statement.epsilon == POISSON.epsilon(1e-5)
     assert statement.delta == 1e-5
     assert statement.figures.delta_chosen == "asked for"
-    assert {point.delta: point.epsilon for point in statement.figures.profile}[1e-6] == POISSON.epsilon(1e-6)
+    assert {point.delta: point.epsilon for point in statement.figures.profile}[
+        1e-6
+    ] == POISSON.epsilon(1e-6)
     assert statement.plan["noise_multiplier"] == 1.5
     # 1.5 C for a C of 2, and the share of the counts.
     assert statement.plan["noise_standard_deviation"] == pytest.approx(3.0 / math.sqrt(0.981))
@@ -97,7 +109,9 @@ def test_json_is_strict_and_complete(plan) -> None:
     assert content == statement.to_dict()
     empty = "violations notes cautions data_warnings epsilon_warnings warnings use use_reason about receipt made_on"
     empty += " contact person"
-    assert {name for name, value in content.items() if value in (None, "", [], {})} <= set(empty.split())
+    assert {name for name, value in content.items() if value in (None, "", [], {})} <= set(
+        empty.split()
+    )
     for part in (statement, statement.figures, statement.unit):
         assert {field.name for field in dataclasses.fields(part)} - {"figures"} <= set(content)
     assert content["is_private"] is True
@@ -115,7 +129,14 @@ def test_an_infinite_epsilon_is_null_with_a_reason() -> None:
 
 @pytest.mark.parametrize("plan", [POISSON, FIXED, FULL], ids=["poisson", "fixed", "full"])
 def test_text_is_wrapped_and_says_what_matters(plan) -> None:
-    text = str(statement_of(plan, public=["The bounds of age: 17 to 90."], notes=["A remark."], released=["Weights."]))
+    text = str(
+        statement_of(
+            plan,
+            public=["The bounds of age: 17 to 90."],
+            notes=["A remark."],
+            released=["Weights."],
+        )
+    )
     assert max(map(len, text.splitlines())) <= 88
     for needle in [
         "The guarantee compares two tables",
@@ -178,7 +199,9 @@ def test_negative_steps_are_refused() -> None:
 
 
 def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
-    plan = dataclasses.replace(POISSON, clipping_norm=AdaptiveClipping(quantile=0.9, initial=0.5, count_share=0.19))
+    plan = dataclasses.replace(
+        POISSON, clipping_norm=AdaptiveClipping(quantile=0.9, initial=0.5, count_share=0.19)
+    )
     statement = statement_of(plan)
     assert statement.epsilon == POISSON.epsilon(statement.delta)
     assert "started at 0.5 and followed the 0.9 quantile" in statement.mechanism

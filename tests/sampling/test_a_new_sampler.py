@@ -21,7 +21,8 @@ NUM_RECORDS = 60
 class ThinnedSampling(Sampling):
     """Batches in two rounds: a record passes each coin on its own, so it enters with the product of both rates.
 
-    The second draw thins the first by masking rows; both are Poisson samples, and their slacks add up.
+    The second draw thins the first by masking rows; both are Poisson samples, and their slacks add
+    up.
     """
 
     option: ClassVar[str] = "thinned"
@@ -81,10 +82,16 @@ def model(x):
 
 def fit(sampling, **options):
     plan = dp.PrivacyPlan(
-        sampling=sampling, clipping_norm=1.0, noise_multiplier=2.0, num_steps=5, num_records=NUM_RECORDS
+        sampling=sampling,
+        clipping_norm=1.0,
+        noise_multiplier=2.0,
+        num_steps=5,
+        num_records=NUM_RECORDS,
     )
     dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(0.05), plan=plan)
-    return plan, dpsvi.run(dp.random.key(1), jnp.linspace(-1.0, 1.0, NUM_RECORDS), progress_bar=False, **options)
+    return plan, dpsvi.run(
+        dp.random.key(1), jnp.linspace(-1.0, 1.0, NUM_RECORDS), progress_bar=False, **options
+    )
 
 
 @pytest.fixture
@@ -98,18 +105,28 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     sampling = ThinnedSampling(0.8, 0.5)
     plan, result = fit(sampling)
     assert plan.epsilon(1e-5) <= dp.PrivacyPlan(
-        sampling=PoissonSampling(0.4), clipping_norm=1.0, noise_multiplier=2.0, num_steps=5, num_records=NUM_RECORDS
+        sampling=PoissonSampling(0.4),
+        clipping_norm=1.0,
+        noise_multiplier=2.0,
+        num_steps=5,
+        num_records=NUM_RECORDS,
     ).epsilon(1e-5) * (1 + 1e-6)
     assert any("Proved before it ran" in note for note in result.statement.notes)
     assert "each record passes two coins, of 0.8 and of 0.5" in str(result.statement)
-    assert plan.slack == 5 * (sampling.slack_per_step(NUM_RECORDS) + plan.mechanism.slack) > 5 * plan.mechanism.slack
+    assert (
+        plan.slack
+        == 5 * (sampling.slack_per_step(NUM_RECORDS) + plan.mechanism.slack)
+        > 5 * plan.mechanism.slack
+    )
     again = dp.load_result(result.save(tmp_path / "fit"))
     assert again.plan.sampling == sampling
 
 
 @pytest.mark.essential
 def test_one_that_is_not_listed_is_refused_for_that_reason():
-    with pytest.raises(dp.PrivacyError, match=r"The sampler ThinnedSampling is not on the list") as error:
+    with pytest.raises(
+        dp.PrivacyError, match=r"The sampler ThinnedSampling is not on the list"
+    ) as error:
         fit(ThinnedSampling(0.9, 0.5))
     assert "discreet.sampling.SAMPLERS" in error.value.remedy
 
@@ -150,5 +167,7 @@ def test_a_relation_without_accounting_is_refused(listed):
 
 def test_the_command_line_finds_it_by_its_option(listed):
     found = next(x for x in SAMPLERS if x.option == "thinned")
-    assert found.from_options(rate=0.5, batch_size=None, num_records=10) == ThinnedSampling(0.5, 0.5)
+    assert found.from_options(rate=0.5, batch_size=None, num_records=10) == ThinnedSampling(
+        0.5, 0.5
+    )
     assert found.usual_relation() is dp.Relation.ADD_OR_REMOVE_ONE

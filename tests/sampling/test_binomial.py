@@ -28,7 +28,10 @@ UNIT = 2**SIZE_BITS
 def exact_distribution_function(num_records, rate):
     """P(size <= k) for all k, as exact fractions."""
     q = Fraction(rate)
-    masses = [math.comb(num_records, k) * q**k * (1 - q) ** (num_records - k) for k in range(num_records + 1)]
+    masses = [
+        math.comb(num_records, k) * q**k * (1 - q) ** (num_records - k)
+        for k in range(num_records + 1)
+    ]
     return np.cumsum(masses)
 
 
@@ -39,13 +42,20 @@ def test_thresholds_and_slack_against_exact_fractions(num_records, rate):
     table = size_table(num_records, rate)
     exact = exact_distribution_function(num_records, rate)
     inner = exact[table.smallest : table.largest]
-    assert all(abs(Fraction(t, UNIT) - f) <= Fraction(1, UNIT) for t, f in zip(table.thresholds, inner, strict=True))
+    assert all(
+        abs(Fraction(t, UNIT) - f) <= Fraction(1, UNIT)
+        for t, f in zip(table.thresholds, inner, strict=True)
+    )
 
     drawn = [Fraction(0)] * table.smallest + [Fraction(t, UNIT) for t in table.thresholds]
     drawn += [Fraction(1)] * (num_records + 1 - len(drawn))
     differences = [d - f for d, f in zip(drawn, exact, strict=True)]
     distance = (
-        sum(abs(b - a) for a, b in zip([Fraction(0), *differences], [*differences, Fraction(0)], strict=True)) / 2
+        sum(
+            abs(b - a)
+            for a, b in zip([Fraction(0), *differences], [*differences, Fraction(0)], strict=True)
+        )
+        / 2
     )
     assert distance <= Fraction(table.slack)
     assert table.slack <= 2.0**-79
@@ -108,7 +118,9 @@ def test_tails_are_cut_where_promised_and_not_before(num_records, rate):
 def test_quantile_is_the_smallest_size_that_is_rarely_exceeded():
     table = size_table(500, 32 / 500)
     typical = table.quantile(1e-3)
-    assert stats.binom.sf(typical, 500, 32 / 500) <= 1e-3 < stats.binom.sf(typical - 1, 500, 32 / 500)
+    assert (
+        stats.binom.sf(typical, 500, 32 / 500) <= 1e-3 < stats.binom.sf(typical - 1, 500, 32 / 500)
+    )
 
 
 def test_bits_at_the_edges_of_the_table_give_the_sizes_beside_the_edge():
@@ -130,9 +142,13 @@ def test_three_word_comparison_agrees_with_python_integers():
     words = generator.choice(values, (4000, 3))
     limits = generator.choice(values, (3, 50))
     whole = [sum(int(w) << s for w, s in zip(row, (64, 32, 0), strict=True)) for row in words]
-    whole_limits = [sum(int(w) << s for w, s in zip(column, (64, 32, 0), strict=True)) for column in limits.T]
+    whole_limits = [
+        sum(int(w) << s for w, s in zip(column, (64, 32, 0), strict=True)) for column in limits.T
+    ]
     expected = [sum(limit <= number for limit in whole_limits) for number in whole]
-    np.testing.assert_array_equal(jax.vmap(lambda w: size_from_words(w, limits, 0))(words), expected)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda w: size_from_words(w, limits, 0))(words), expected
+    )
 
 
 def test_the_table_s_cost_follows_the_spread_and_not_the_number_of_records():
@@ -144,4 +160,6 @@ def test_the_table_s_cost_follows_the_spread_and_not_the_number_of_records():
 
     seconds(10**4, 0.5)
     # Twice the spread; measured twice the time.
-    assert min(seconds(10**8, 1e-4) for _ in range(3)) < 20 * min(seconds(10**4, 0.5) for _ in range(3))
+    assert min(seconds(10**8, 1e-4) for _ in range(3)) < 20 * min(
+        seconds(10**4, 0.5) for _ in range(3)
+    )

@@ -5,11 +5,21 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, NeighboringRelation as Relation, SampledWithoutReplacementDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation as Relation,
+    SampledWithoutReplacementDpEvent,
+)
 from jax import numpy as jnp
 from scipy import stats
 
-from discreet.privacy.sampling import Batch, FixedSizeSampling, FullBatch, Sampling, _samplers as _fixed
+from discreet.privacy.sampling import (
+    Batch,
+    FixedSizeSampling,
+    FullBatch,
+    Sampling,
+    _samplers as _fixed,
+)
 
 FALSE_ALARM = 1e-6
 
@@ -26,7 +36,10 @@ def draw_batches(sampling, num_records, count, seed=0):
 
 def subset_p_value(batches, num_records):
     size = batches.shape[1]
-    cells = {subset: number for number, subset in enumerate(itertools.combinations(range(num_records), size))}
+    cells = {
+        subset: number
+        for number, subset in enumerate(itertools.combinations(range(num_records), size))
+    }
     counts = np.zeros(len(cells))
     for row in np.sort(batches, axis=1).tolist():
         counts[cells[tuple(row)]] += 1
@@ -35,7 +48,10 @@ def subset_p_value(batches, num_records):
 
 @pytest.mark.parametrize(("size", "num_records"), [(2, 5), (3, 5), (3, 7)])
 def test_all_sets_are_equally_likely(size, num_records):
-    assert subset_p_value(draw_batches(FixedSizeSampling(size), num_records, 20_000), num_records) > FALSE_ALARM
+    assert (
+        subset_p_value(draw_batches(FixedSizeSampling(size), num_records, 20_000), num_records)
+        > FALSE_ALARM
+    )
 
 
 def test_the_test_of_uniformity_rejects_words_modulo_a_count_that_does_not_divide():
@@ -55,7 +71,8 @@ def test_a_draw_with_too_few_records_is_made_again_and_stays_uniform(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("size", "num_records"), [(1, 1), (500, 500), (32, 500), (250, 500), (251, 500), (499, 500), (300, 2**31 - 1)]
+    ("size", "num_records"),
+    [(1, 1), (500, 500), (32, 500), (250, 500), (251, 500), (499, 500), (300, 2**31 - 1)],
 )
 def test_batches_hold_distinct_rows_in_range(size, num_records):
     for row in draw_batches(FixedSizeSampling(size), num_records, 50):
@@ -92,14 +109,19 @@ def test_event_under_replacement():
     sampling = FixedSizeSampling(32)
     event = sampling.step_event(mechanism, num_records=500, relation=Relation.REPLACE_ONE)
     assert event == SampledWithoutReplacementDpEvent(500, 32, mechanism)
-    assert sampling.step_event(mechanism, num_records=32, relation=Relation.REPLACE_ONE) == mechanism
+    assert (
+        sampling.step_event(mechanism, num_records=32, relation=Relation.REPLACE_ONE) == mechanism
+    )
 
 
 def test_no_event_when_records_come_and_go():
     with pytest.raises(
-        ValueError, match=r"no sound accounting for one record added or removed.*PoissonSampling\(rate=0\.064\)"
+        ValueError,
+        match=r"no sound accounting for one record added or removed.*PoissonSampling\(rate=0\.064\)",
     ):
-        FixedSizeSampling(32).step_event(GaussianDpEvent(2.0), num_records=500, relation=Relation.ADD_OR_REMOVE_ONE)
+        FixedSizeSampling(32).step_event(
+            GaussianDpEvent(2.0), num_records=500, relation=Relation.ADD_OR_REMOVE_ONE
+        )
 
 
 def test_refusals():
@@ -110,7 +132,8 @@ def test_refusals():
         with pytest.raises(TypeError, match="batch_size must be an integer"):
             FixedSizeSampling(size)
     with pytest.raises(
-        ValueError, match=r"batch_size = 32 exceeds num_records = 31.*Lower batch_size, or use FullBatch"
+        ValueError,
+        match=r"batch_size = 32 exceeds num_records = 31.*Lower batch_size, or use FullBatch",
     ):
         FixedSizeSampling(32).check(31, Relation.REPLACE_ONE)
     with pytest.raises(ValueError, match="exceeds num_records"):
@@ -125,8 +148,14 @@ def test_full_batch(relation):
     np.testing.assert_array_equal(batch.indices, np.arange(9))
     assert batch.mask.all()
     assert batch.indices.dtype == jnp.int32
-    assert sampling.step_event(GaussianDpEvent(2.0), num_records=9, relation=relation) == GaussianDpEvent(2.0)
-    assert (sampling.rate_for(9), sampling.expected_batch_size(9), sampling.slack_per_step(9)) == (1.0, 9.0, 0.0)
+    assert sampling.step_event(
+        GaussianDpEvent(2.0), num_records=9, relation=relation
+    ) == GaussianDpEvent(2.0)
+    assert (sampling.rate_for(9), sampling.expected_batch_size(9), sampling.slack_per_step(9)) == (
+        1.0,
+        9.0,
+        0.0,
+    )
     assert (sampling.capacity(9), sampling.typical_size(9), sampling.prepare(9)) == (9, 9, {})
     with pytest.raises(ValueError, match="num_records = 0 is outside"):
         sampling.check(0, relation)

@@ -53,7 +53,9 @@ def independence_p_value(included, rate):
 
 def size_p_value(sizes, num_records, rate):
     """The number of records is binomial; sizes are pooled so that each cell expects ten batches or more."""
-    low, high = stats.binom.ppf([10 / sizes.size, 1 - 10 / sizes.size], num_records, rate).astype(int)
+    low, high = stats.binom.ppf([10 / sizes.size, 1 - 10 / sizes.size], num_records, rate).astype(
+        int
+    )
     edges = np.arange(low, high)
     masses = np.diff(np.concatenate([[0.0], stats.binom.cdf(edges, num_records, rate), [1.0]]))
     counts = np.bincount(np.searchsorted(edges, sizes), minlength=masses.size)
@@ -82,10 +84,14 @@ def test_the_tests_of_the_law_reject_wrong_laws(num_records, rate, count):
 
     included = generator.random((count, num_records)) < rate
     typical = int(stats.binom.ppf(0.95, num_records, rate))
-    truncated = included & (np.cumsum(included, axis=1) <= typical)  # the overflow dropped, by position
+    truncated = included & (
+        np.cumsum(included, axis=1) <= typical
+    )  # the overflow dropped, by position
     assert size_p_value(truncated.sum(1), num_records, rate) < FALSE_ALARM
 
-    in_twos = np.repeat(generator.random((count, num_records // 2)) < rate, 2, axis=1)  # one coin for two records
+    in_twos = np.repeat(
+        generator.random((count, num_records // 2)) < rate, 2, axis=1
+    )  # one coin for two records
     assert independence_p_value(in_twos, rate) < FALSE_ALARM
 
 
@@ -154,7 +160,9 @@ def test_coins_that_tie_on_32_bits_look_at_64_more():
     assert not _coins(jax.random.key(0), tie + 1, coin).any()
 
 
-@pytest.mark.parametrize(("num_records", "rate"), [(500, 0.064), (40, 0.3), (10**6, 1e-3), (10**8, 1e-4), (10**6, 0.5)])
+@pytest.mark.parametrize(
+    ("num_records", "rate"), [(500, 0.064), (40, 0.3), (10**6, 1e-3), (10**8, 1e-4), (10**6, 0.5)]
+)
 def test_public_numbers(num_records, rate):
     sampling = PoissonSampling(rate)
     assert sampling.rate_for(num_records) == rate
@@ -245,7 +253,9 @@ def test_other_refusals():
     for count in (True, 10.0, "10"):
         with pytest.raises(TypeError, match="num_records must be an integer"):
             sampling.capacity(count)
-    with pytest.raises(ValueError, match=r"not accounted for.*ADD_OR_REMOVE_ONE or Relation\.REPLACE_ONE"):
+    with pytest.raises(
+        ValueError, match=r"not accounted for.*ADD_OR_REMOVE_ONE or Relation\.REPLACE_ONE"
+    ):
         sampling.check(10, Relation.REPLACE_SPECIAL)
     with pytest.raises(TypeError, match="must be a dp_accounting DpEvent"):
         sampling.step_event(0.5, num_records=10, relation=Relation.REPLACE_ONE)
@@ -266,18 +276,29 @@ def test_the_law_follows_from_the_tables(num_records, rate):
         other[0] += np.asarray(1, table.dtype)
         found = drawing.law({**tables, name: other.reshape(table.shape)})
         assert found is None or found == sampling, name
-    assert drawing.law({**tables, "rate": PoissonSampling(rate / 2).prepare(num_records)["rate"]}) is None
+    assert (
+        drawing.law({**tables, "rate": PoissonSampling(rate / 2).prepare(num_records)["rate"]})
+        is None
+    )
 
 
 @pytest.mark.parametrize(
     "sampling",
-    [PoissonSampling(0.02), PoissonSampling(0.45), FixedSizeSampling(20), FixedSizeSampling(30), FullBatch()],
+    [
+        PoissonSampling(0.02),
+        PoissonSampling(0.45),
+        FixedSizeSampling(20),
+        FixedSizeSampling(30),
+        FullBatch(),
+    ],
     ids=str,
 )
 def test_batches_that_are_said_to_be_shuffled_are(sampling):
     """Sums of large models in float32 rest on it. 400 batches of 40 records: how often a record stands before a later one."""
     size = 40 if not isinstance(sampling, PoissonSampling) else 400
-    draw = jax.jit(jax.vmap(lambda key: sampling.draw(key, sampling.prepare(size), num_records=size)))
+    draw = jax.jit(
+        jax.vmap(lambda key: sampling.draw(key, sampling.prepare(size), num_records=size))
+    )
     indices, mask = map(np.asarray, draw(jax.random.split(dp.random.key(3), 400)))
     rises = [np.diff(row[kept]) > 0 for row, kept in zip(indices, mask, strict=True)]
     share = np.concatenate(rises).mean()
@@ -285,7 +306,9 @@ def test_batches_that_are_said_to_be_shuffled_are(sampling):
 
 
 def test_a_table_much_shorter_than_planned_is_refused():
-    plan = dp.PrivacyPlan(sampling=PoissonSampling(0.02), noise_multiplier=1.0, num_steps=1, num_records=1250)
+    plan = dp.PrivacyPlan(
+        sampling=PoissonSampling(0.02), noise_multiplier=1.0, num_steps=1, num_records=1250
+    )
     plan.check_size(900)
     with pytest.raises(ValueError, match="about right"):
         plan.check_size(20)

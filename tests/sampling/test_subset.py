@@ -11,7 +11,12 @@ from jax import numpy as jnp
 
 from discreet._jax import can_make_one_kernel
 from discreet.privacy.sampling import _draws as _subset
-from discreet.privacy.sampling._draws import draws_needed, shortage_bound, uniform_subset, valid_words
+from discreet.privacy.sampling._draws import (
+    draws_needed,
+    shortage_bound,
+    uniform_subset,
+    valid_words,
+)
 
 WAYS = {"chosen": uniform_subset, "at once": _subset._at_once, "one by one": _subset._one_by_one}
 
@@ -55,7 +60,10 @@ def test_agrees_with_a_plain_loop(num_records, way):
 def test_both_ways_agree_on_long_sequences():
     words = np.random.default_rng(3).integers(0, 2**32, 3_000, dtype=np.uint32)
     for num_records, size in ((2_000, 1_500), (2_000, 2_100), (10**7, 2_500)):
-        ways = [subset(words, np.int32(size), num_records, 2_500, way) for way in ("at once", "one by one")]
+        ways = [
+            subset(words, np.int32(size), num_records, 2_500, way)
+            for way in ("at once", "one by one")
+        ]
         assert ways[0][1] == ways[1][1] > 1_400
         np.testing.assert_array_equal(*(indices for indices, _ in ways))
 
@@ -103,7 +111,9 @@ def enumerate_subsets(draw, num_records, size):
 
 def test_every_subset_comes_from_equally_many_sequences():
     for size, subsets in ((1, 5), (2, 10), (3, 10)):
-        counts = enumerate_subsets(lambda w, k=size: uniform_subset(w, k, num_records=5, capacity=k), 5, size)
+        counts = enumerate_subsets(
+            lambda w, k=size: uniform_subset(w, k, num_records=5, capacity=k), 5, size
+        )
         assert len(counts) == subsets
         assert len(set(counts.values())) == 1
 
@@ -133,7 +143,9 @@ def exact_shortage(size, num_records, draws):
     return state[:size].sum()
 
 
-@pytest.mark.parametrize(("size", "num_records"), [(1, 3), (5, 10), (32, 500), (100, 500), (40, 2_000_000_000)])
+@pytest.mark.parametrize(
+    ("size", "num_records"), [(1, 3), (5, 10), (32, 500), (100, 500), (40, 2_000_000_000)]
+)
 def test_shortage_bound_is_above_the_exact_probability_and_near_it(size, num_records):
     bound = shortage_bound(np.array([size]), np.ones(1), num_records)
     for failure in (1e-3, 1e-6, 1e-12):

@@ -14,7 +14,8 @@ from discreet.privacy.sampling import PoissonSampling
 
 from .test_poisson import FALSE_ALARM, inclusion_p_value, independence_p_value, size_p_value
 
-# A subset of drawn size; one coin per record; all records. Of each, a rate below the largest and the largest itself.
+# A subset of drawn size; one coin per record; all records. Of each, a rate below the largest and
+# the largest itself.
 LAYOUTS = [(500, (0.064, 0.02), 4_000), (40, (0.3, 0.1), 10_000), (40, (1.0, 0.25), 10_000)]
 
 
@@ -72,19 +73,23 @@ def test_a_coin_is_the_exact_quotient_of_two_rates():
     """0.3 / 0.7 in float64 is off by 2^-54, which 10^4 records and 10^3 steps turn into 10^-9."""
     sampling = PoissonSampling(0.7).thinned((0.3, 0.7, 5e-324))
     for rate, words in zip(sampling.rates, sampling.coins().tolist(), strict=True):
-        coin = Fraction(sum(word << shift for word, shift in zip(words, (64, 32, 0), strict=True)), 2**96)
+        coin = Fraction(
+            sum(word << shift for word, shift in zip(words, (64, 32, 0), strict=True)), 2**96
+        )
         below = Fraction(rate) - Fraction(0.7) * coin
         assert 0 <= below <= Fraction(1, 2**96)
-        assert 10 * float(below) <= sampling.slack_per_step(10) - PoissonSampling(0.7).slack_per_step(10)
+        assert 10 * float(below) <= sampling.slack_per_step(10) - PoissonSampling(
+            0.7
+        ).slack_per_step(10)
 
 
 @pytest.mark.parametrize("num_records", [1, 40, 10**6])
 def test_slack_covers_batches_and_coins_of_neighbours(num_records):
     for largest in (0.001, 0.5, 1.0):
         own = PoissonSampling(largest).slack_per_step(num_records)
-        assert own + (num_records + 1) * 2.0**-96 <= PoissonSampling(largest).thinned((largest / 2,)).slack_per_step(
-            num_records
-        )
+        assert own + (num_records + 1) * 2.0**-96 <= PoissonSampling(largest).thinned(
+            (largest / 2,)
+        ).slack_per_step(num_records)
 
 
 @pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
@@ -93,14 +98,18 @@ def test_event(relation):
     sampling = PoissonSampling(0.1).thinned((0.05, 0.02))
     facts = {"num_records": 500, "relation": relation}
     assert sampling.at(1).step_event(mechanism, **facts) == PoissonSampledDpEvent(0.02, mechanism)
-    assert sampling.step_event(mechanism, **facts) == PoissonSampledDpEvent(0.05, mechanism)  # that of any step
+    assert sampling.step_event(mechanism, **facts) == PoissonSampledDpEvent(
+        0.05, mechanism
+    )  # that of any step
     assert sampling.rate_for(500) == 0.05
     assert "between 0.02 and 0.05" in sampling.in_words(500)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 0.3, float("nan")])
 def test_rates_beyond_the_room_of_a_batch(rate):
-    with pytest.raises(ValueError, match=r"step 1, is .* at most sampling's rate, 0.2.* the largest rate"):
+    with pytest.raises(
+        ValueError, match=r"step 1, is .* at most sampling's rate, 0.2.* the largest rate"
+    ):
         PoissonSampling(0.2).thinned((0.1, rate))
 
 
@@ -117,7 +126,12 @@ def test_the_law_follows_from_the_tables():
     assert drawing.law(tables) == sampling
     other = PoissonSampling(0.064).thinned((0.064, 0.021)).prepare(500)
     smaller = PoissonSampling(0.06).prepare(500)
-    for name, table in (("coins", other["coins"]), ("rates", other["rates"]), ("whole", smaller), ("coins", None)):
+    for name, table in (
+        ("coins", other["coins"]),
+        ("rates", other["rates"]),
+        ("whole", smaller),
+        ("coins", None),
+    ):
         assert drawing.law({**tables, name: table}) is None, name
     larger = np.array([0.064, 0.065]).view(np.uint32).reshape(-1, 2)
     assert drawing.law({**tables, "rates": larger}) is None

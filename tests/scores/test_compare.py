@@ -19,7 +19,11 @@ from discreet.tabular.scores import ComparisonPlan
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 compare_module = importlib.import_module("discreet.tabular.scores._compare")
-FITS = {"at 0": lambda y: -(y**2) / 2, "at 0.3": lambda y: -((y - 0.3) ** 2) / 2, "at 3": lambda y: -((y - 3) ** 2) / 2}
+FITS = {
+    "at 0": lambda y: -(y**2) / 2,
+    "at 0.3": lambda y: -((y - 0.3) ** 2) / 2,
+    "at 3": lambda y: -((y - 3) ** 2) / 2,
+}
 TWO = {name: FITS[name] for name in ("at 0", "at 0.3")}
 TERMS = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -100,27 +104,36 @@ def test_stacking_weights_are_those_of_the_densities(exact: None) -> None:
     y = np.concatenate([rng.normal(0, 1, 2500), rng.normal(0.5, 1, 1500)])
     fits = {"a": lambda y: -(y**2) / 2, "b": lambda y: -((y - 0.5) ** 2) / 2}
     a, b = (np.exp(fit(y)) for fit in fits.values())
-    best = minimize_scalar(lambda w: -np.mean(np.log(w * a + (1 - w) * b)), bounds=(0, 1), method="bounded").x
+    best = minimize_scalar(
+        lambda w: -np.mean(np.log(w * a + (1 - w) * b)), bounds=(0, 1), method="bounded"
+    ).x
     weight, low, high = compared(fits, y, max_difference=4.0).weights["a"]
     assert weight == pytest.approx(best, abs=0.03)
     assert low < best < high
 
 
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_the_sums_no_further_than_the_bound(exact: None, relation: dp.Relation) -> None:
+def test_neighbours_move_the_sums_no_further_than_the_bound(
+    exact: None, relation: dp.Relation
+) -> None:
     y = rows_of(2_000)
     whole = compared(FITS, y, relation=relation).sums
     worst = np.append(y[1:], 1e6) if relation is dp.Relation.REPLACE_ONE else np.append(y, 1e6)
     moved = np.linalg.norm(compared(FITS, worst, relation=relation).sums - whole)
     times = 2 if relation is dp.Relation.REPLACE_ONE else 1
-    assert moved <= times * ComparisonPlan.calibrate(num_fits=3, relation=relation, **TERMS).sensitivity
+    assert (
+        moved
+        <= times * ComparisonPlan.calibrate(num_fits=3, relation=relation, **TERMS).sensitivity
+    )
     again = np.random.default_rng(1).permutation(len(y))
     np.testing.assert_array_equal(compared(FITS, y[again], relation=relation).sums, whole)
 
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_a_comparison_is_proved_stated_and_debited(relation: dp.Relation, tmp_path: Any) -> None:
-    ledger = dp.Ledger.create(tmp_path / "book.ledger", dataset="people", epsilon=2.0, delta=1e-5, relation=relation)
+    ledger = dp.Ledger.create(
+        tmp_path / "book.ledger", dataset="people", epsilon=2.0, delta=1e-5, relation=relation
+    )
     found = dp.compare(TWO, rows_of(), **TERMS, relation=relation, ledger=ledger)
     assert found.statement.epsilon <= 1.0
     assert found.statement.is_private
@@ -137,7 +150,9 @@ def test_a_plan_with_less_noise_than_it_says_is_not_proved(monkeypatch: pytest.M
     """The planted fault: a sum that forgets to clip, and one of which the bound leaves out the products."""
     from discreet.tabular.scores._plan import BoundedSums
 
-    monkeypatch.setattr(BoundedSums, "__call__", lambda self, others, records, mask: others + records.sum(axis=0))
+    monkeypatch.setattr(
+        BoundedSums, "__call__", lambda self, others, records, mask: others + records.sum(axis=0)
+    )
     with pytest.raises(dp.PrivacyError):
         dp.compare(TWO, rows_of(), epsilon=0.9, delta=1e-6)
 
@@ -145,7 +160,8 @@ def test_a_plan_with_less_noise_than_it_says_is_not_proved(monkeypatch: pytest.M
 def test_rank_and_interval_hold() -> None:
     """40 comparisons: the better fit is first in at least 36, and 90 % intervals hold the expected difference in at least 32.
 
-    Of right intervals fewer have a chance of 0.02. The expectation of clipped differences is by 400,000 rows.
+    Of right intervals fewer have a chance of 0.02. The expectation of clipped differences is by
+    400,000 rows.
     """
     fits = {"small": TWO["at 0"], "large": TWO["at 0.3"]}
     large = rows_of(400_000, seed=99)
@@ -236,7 +252,9 @@ def test_own_models_are_compared_with_their_model() -> None:
         (TWO | {"b": lambda y: y[:, None]}, [rows_of(9)], {}, "log density has the shape"),
     ],
 )
-def test_wrong_input_is_refused_before_anything_is_spent(fits: Any, arrays: Any, options: Any, message: str) -> None:
+def test_wrong_input_is_refused_before_anything_is_spent(
+    fits: Any, arrays: Any, options: Any, message: str
+) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         compared(fits, *arrays, **options)
 

@@ -62,7 +62,8 @@ def test_without_noise_the_figures_are_the_exact_ones(exact: None) -> None:
     assert found.rows.value == len(y)
     assert found.accuracy.value == pytest.approx(np.mean((p > 0.5) == y), abs=1e-4)
     assert found.log_likelihood.value == pytest.approx(-loss.mean(), abs=1e-6)
-    # Within bins the order is taken from calibrated predictions; ties that counted half would be 0.002 too low.
+    # Within bins the order is taken from calibrated predictions; ties that counted half would be
+    # 0.002 too low.
     assert found.auc.value == pytest.approx(roc_auc_score(y, p), abs=4e-4)
     table = found.calibration()
     assert sum(row["rows"] for row in table) == len(y)
@@ -99,14 +100,20 @@ def test_numbers(exact: None) -> None:
     found = score(p, y, epsilon=1.0, delta=1e-5, target_bounds=(0, 10))
     inside = np.clip(p, 0, 10)
     assert found.mean_absolute_error.value == pytest.approx(np.abs(inside - y).mean(), abs=1e-5)
-    assert found.root_mean_squared_error.value == pytest.approx(np.sqrt(np.mean((inside - y) ** 2)), abs=1e-3)
+    assert found.root_mean_squared_error.value == pytest.approx(
+        np.sqrt(np.mean((inside - y) ** 2)), abs=1e-3
+    )
     assert found.r2.value == pytest.approx(1 - np.mean((inside - y) ** 2) / y.var(), abs=1e-3)
     # Errors beyond the bound count as that.
     found = score(p, y, epsilon=1.0, delta=1e-5, target_bounds=(0, 10), max_error=0.1)
-    assert found.mean_absolute_error.value == pytest.approx(np.minimum(np.abs(inside - y), 0.1).mean(), abs=1e-5)
+    assert found.mean_absolute_error.value == pytest.approx(
+        np.minimum(np.abs(inside - y), 0.1).mean(), abs=1e-5
+    )
 
 
-def test_the_order_of_the_records_does_not_matter_and_each_adds_at_most_its_bound(exact: None) -> None:
+def test_the_order_of_the_records_does_not_matter_and_each_adds_at_most_its_bound(
+    exact: None,
+) -> None:
     """Bits of a sum that depended on the order, or on the number of records, would tell who is there."""
     p, y = rows_of(3000)
     again = np.random.default_rng(1).permutation(3000)
@@ -126,7 +133,9 @@ def test_a_release_with_much_noise_is_proved_as_far_as_the_grid_goes() -> None:
 
     def proved(noise: float) -> dp.Certificate:
         plan = dataclasses.replace(PLAN, noise_multiplier=noise)
-        return plan.query.certificate(dp.random.key(), np.zeros(plan.width), *padded(np.zeros((1, plan.width))))
+        return plan.query.certificate(
+            dp.random.key(), np.zeros(plan.width), *padded(np.zeros((1, plan.width)))
+        )
 
     assert proved(1e6).event.noise_multiplier >= 1e6
     with pytest.raises(ValueError, match="Raise epsilon"):
@@ -151,8 +160,12 @@ def test_intervals_hold_and_figures_are_near_the_exact_ones() -> None:
     for seed in range(100):
         found = score(p, y, seed)
         ends = [found.figures[name].interval for name in exact]
-        held.append([low <= value <= high for (low, high), value in zip(ends, exact.values(), strict=True)])
-        near.append([abs(found.figures[name].value - value) < 0.01 for name, value in exact.items()])
+        held.append(
+            [low <= value <= high for (low, high), value in zip(ends, exact.values(), strict=True)]
+        )
+        near.append(
+            [abs(found.figures[name].value - value) < 0.01 for name, value in exact.items()]
+        )
     rates = np.mean(held, axis=0)
     assert ((rates >= 0.88) & (rates < 1)).all(), rates
     assert (np.mean(near, axis=0) >= 0.97).all()
@@ -181,7 +194,11 @@ def test_no_number_is_no_gift_and_an_empty_table_is_a_table(exact: None) -> None
 
 def test_rows_of_a_person_are_at_most_so_many(exact: None) -> None:
     """A person of 50 rows adds as much as one of 3."""
-    p, y, ids = np.full(60, 0.9), np.ones(60, int), ["a"] * 50 + [f"p{place}" for place in range(10)]
+    p, y, ids = (
+        np.full(60, 0.9),
+        np.ones(60, int),
+        ["a"] * 50 + [f"p{place}" for place in range(10)],
+    )
     options = {"epsilon": 1.0, "delta": 1e-5, "groups": ids, "max_rows": 3}
     found = score(p, y, **options)
     assert found.rows.value == 13 or found.sums[:-1].sum() == 13
@@ -208,7 +225,9 @@ def test_a_row_adds_at_most_its_bound_at_any_bounds() -> None:
     assert (abs(_terms.number_terms(plan, np.zeros(1), np.full(1, 2.0**53))) <= _plan.ONE).all()
     odd = np.array([[0.0, 1.0], [1.0, 0.0], [np.nan, 1.0], [0.5, 0.5]])
     for bound in (5e-324, 1e300):
-        terms = _terms.class_terms(dataclasses.replace(PLAN, max_loss=bound), odd, np.array([0, 0, 1, 1]))
+        terms = _terms.class_terms(
+            dataclasses.replace(PLAN, max_loss=bound), odd, np.array([0, 0, 1, 1])
+        )
         assert ((terms >= 0) & (terms <= _plan.ONE)).all()
 
 
@@ -248,11 +267,20 @@ def coupled(rows: Any) -> Any:
         (same, [0.1, 0.2, 1], {"target_bounds": (-1e308, 1e308)}, "too large"),
     ],
 )
-def test_wrong_input_spends_nothing(predict: Any, y: Any, options: Any, message: str, tmp_path: Any) -> None:
+def test_wrong_input_spends_nothing(
+    predict: Any, y: Any, options: Any, message: str, tmp_path: Any
+) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="held out", epsilon=1.0, delta=1e-4)
     with pytest.raises(ValueError, match=message):
         private_metrics(
-            dp.random.key(), predict, np.array([0.2, 0.6, 0.9]), y, epsilon=0.5, delta=1e-5, ledger=ledger, **options
+            dp.random.key(),
+            predict,
+            np.array([0.2, 0.6, 0.9]),
+            y,
+            epsilon=0.5,
+            delta=1e-5,
+            ledger=ledger,
+            **options,
         )
     assert not ledger.debits
 
@@ -286,9 +314,14 @@ def test_one_class_has_no_area(exact: None) -> None:
         assert not math.isnan(found.accuracy.value)
         assert [rates[-1] for rates in found.roc()] == [1, 1]
         json.dumps(found.to_dict(), allow_nan=False)
-    assert any("also in the table that was fitted" in limit for limit in found.statement.not_covered)
-    # If all predictions are alike, every pair is a tie and counts half, though calibrated rows of one bin have order.
-    assert score(np.full(4000, 0.3), np.arange(4000) % 3 == 0).auc.value == pytest.approx(0.5, abs=1e-6)
+    assert any(
+        "also in the table that was fitted" in limit for limit in found.statement.not_covered
+    )
+    # If all predictions are alike, every pair is a tie and counts half, though calibrated rows of
+    # one bin have order.
+    assert score(np.full(4000, 0.3), np.arange(4000) % 3 == 0).auc.value == pytest.approx(
+        0.5, abs=1e-6
+    )
 
 
 @pytest.mark.exhaustive

@@ -27,7 +27,13 @@ from scipy import stats
 import discreet as dp
 from discreet.methods.audit import judge
 from discreet.methods.newton import NewtonPlan, fit_newton
-from discreet.privacy.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
+from discreet.privacy.accounting import (
+    FINE_ORDERS,
+    RenyiBound,
+    event_from_dict,
+    event_to_dict,
+    profile,
+)
 from discreet.privacy.accounting._renyi import _selected
 from discreet.tabular.scores import ScorePlan, SelectionPlan, _selection, private_metrics, select
 
@@ -57,7 +63,9 @@ def test_the_price_of_20_fits_is_that_of_another_implementation(shape: float) ->
     gamma = dp.accounting.repetitions(20.0, shape)
     least = np.min((1 - 1 / FINE_ORDERS) * divergences + np.log(1 / gamma) / FINE_ORDERS)
     selected = divergences + (1 + shape) * least + np.log(20) / (FINE_ORDERS - 1)
-    by_hand = np.min(selected + np.log1p(-1 / FINE_ORDERS) - np.log(1e-5 * FINE_ORDERS) / (FINE_ORDERS - 1))
+    by_hand = np.min(
+        selected + np.log1p(-1 / FINE_ORDERS) - np.log(1e-5 * FINE_ORDERS) / (FINE_ORDERS - 1)
+    )
     assert profile(event, BOTH[0]).epsilon(1e-5) == pytest.approx(by_hand, rel=1e-9)
 
 
@@ -72,29 +80,44 @@ def test_a_tail_that_is_cut_counts_in_the_bound_of_a_selection(shape: float, cut
     else:
         none = 1 - (1 - gamma) * (1 - cut)
         never = 0.0
-        all_zero = math.log(none) / math.log(gamma) if shape == 0 else (none**-shape - 1) / (gamma**-shape - 1)
+        all_zero = (
+            math.log(none) / math.log(gamma)
+            if shape == 0
+            else (none**-shape - 1) / (gamma**-shape - 1)
+        )
     zero, beside = 1 - never, all_zero - never
     truth = np.logaddexp(
-        orders * math.log(zero) + (1 - orders) * math.log(beside), math.log(never) if never else -math.inf
+        orders * math.log(zero) + (1 - orders) * math.log(beside),
+        math.log(never) if never else -math.inf,
     ) / (orders - 1)
     left = np.full(len(orders), -math.log1p(-cut))
     assert np.all(_selected(orders, RenyiBound(left, cut), mean, shape) >= truth)
-    assert np.any(_selected(orders, RenyiBound(left, 0.0), mean, shape) < truth), "the cut has no influence"
+    assert np.any(_selected(orders, RenyiBound(left, 0.0), mean, shape) < truth), (
+        "the cut has no influence"
+    )
 
 
 def test_fits_in_steps_compose_with_their_score_and_replacing_costs_twice_the_shift() -> None:
     from dp_accounting.rdp import RdpAccountant
 
     step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
-    event = RepeatAndSelectDpEvent(ComposedDpEvent([SelfComposedDpEvent(step, 500), GaussianDpEvent(10.0)]), 20.0, 1.0)
+    event = RepeatAndSelectDpEvent(
+        ComposedDpEvent([SelfComposedDpEvent(step, 500), GaussianDpEvent(10.0)]), 20.0, 1.0
+    )
     assert profile(event, BOTH[0]).epsilon(1e-5) == pytest.approx(
         RdpAccountant().compose(event).get_epsilon(1e-5), rel=1e-3
     )
-    # dp_accounting takes noise over the distance of neighbours there; here it is over the norm of one record.
+    # dp_accounting takes noise over the distance of neighbours there; here it is over the norm of
+    # one record.
     one, half = (RepeatAndSelectDpEvent(GaussianDpEvent(noise), 20.0, 0.0) for noise in (4.0, 2.0))
-    assert profile(one, BOTH[1]).epsilon(1e-5) == pytest.approx(profile(half, BOTH[0]).epsilon(1e-5))
+    assert profile(one, BOTH[1]).epsilon(1e-5) == pytest.approx(
+        profile(half, BOTH[0]).epsilon(1e-5)
+    )
     both = ComposedDpEvent([one, GaussianDpEvent(5.0)])
-    alone = profile(one, BOTH[0]).epsilon(1e-5), profile(GaussianDpEvent(5.0), BOTH[0]).epsilon(1e-5)
+    alone = (
+        profile(one, BOTH[0]).epsilon(1e-5),
+        profile(GaussianDpEvent(5.0), BOTH[0]).epsilon(1e-5),
+    )
     assert max(alone) < profile(both, BOTH[0]).epsilon(1e-5) < 1.1 * sum(alone)
 
 
@@ -102,7 +125,10 @@ def test_fits_in_steps_compose_with_their_score_and_replacing_costs_twice_the_sh
 def test_the_price_bounds_the_exact_privacy_loss_and_one_run_does_not(shape: float) -> None:
     """The best of K Gaussians N(mu, 1), by its density, and the planted fault of a budget that is counted once."""
     plan = SelectionPlan(
-        costs=(dataclasses.replace(PLAN, noise_multiplier=2.0),), delta=1e-5, mean_runs=20, shape=shape
+        costs=(dataclasses.replace(PLAN, noise_multiplier=2.0),),
+        delta=1e-5,
+        mean_runs=20,
+        shape=shape,
     )
     law = [(n, p) for n, p in plan._law() if p > 1e-13]
     number, chance = np.array([n for n, _ in law], float), np.array([float(p) for _, p in law])
@@ -110,9 +136,9 @@ def test_the_price_bounds_the_exact_privacy_loss_and_one_run_does_not(shape: flo
 
     def density(mean: float) -> np.ndarray:
         below = np.exp(np.clip(stats.norm.logcdf(x - mean), -700, 0))
-        return sum(p * n * below ** (n - 1) for n, p in zip(number, chance, strict=True) if n) * stats.norm.pdf(
-            x - mean
-        )
+        return sum(
+            p * n * below ** (n - 1) for n, p in zip(number, chance, strict=True) if n
+        ) * stats.norm.pdf(x - mean)
 
     for here, there in ((density(0.5), density(0.0)), (density(0.0), density(0.5))):
         epsilon = plan.epsilon(1e-5)
@@ -122,7 +148,8 @@ def test_the_price_bounds_the_exact_privacy_loss_and_one_run_does_not(shape: flo
 
 
 @pytest.mark.parametrize(
-    ("shape", "mean"), [(0.0, 20.0), (0.5, 7.0), (1.0, 4.0), (3.0, 4.0), (100.0, 1000.0), (math.inf, 3.0)]
+    ("shape", "mean"),
+    [(0.0, 20.0), (0.5, 7.0), (1.0, 4.0), (3.0, 4.0), (100.0, 1000.0), (math.inf, 3.0)],
 )
 def test_the_number_of_runs_has_its_law(shape: float, mean: float) -> None:
     plan = SelectionPlan(costs=(PLAN,), delta=1e-4, mean_runs=mean, shape=shape)
@@ -164,7 +191,9 @@ def test_an_audit_finds_a_budget_that_was_counted_once() -> None:
     for value in (2.0, 0.0):
         seeds = range(int(1000 * value), int(1000 * value) + 300)
         run = gaussian_run(value, loud)
-        picked = [select(dp.random.key(seed), [run], plan, non_private_seed=True).score for seed in seeds]
+        picked = [
+            select(dp.random.key(seed), [run], plan, non_private_seed=True).score for seed in seeds
+        ]
         sides.append({"best": np.array(picked)})
     rates = judge(*sides, delta=1e-5, confidence=0.99)
     one = profile(plan.one_run(), plan.relation)
@@ -181,7 +210,9 @@ def test_the_ledger_is_debited_for_all_runs_before_the_first(tmp_path: Any) -> N
         debits.append(len(ledger.debits))
         return gaussian_run(0.0)(key, book)[0], None
 
-    assert "How many runs" in str(select(dp.random.key(), [run, run], RUNS, ledger=ledger).statement)
+    assert "How many runs" in str(
+        select(dp.random.key(), [run, run], RUNS, ledger=ledger).statement
+    )
     assert set(debits) == {1}
     assert RUNS.epsilon() > 1.2 * profile(RUNS.one_run(), RUNS.relation).epsilon(1e-5)
 
@@ -209,7 +240,9 @@ def test_a_run_that_spends_more_than_was_paid_is_refused() -> None:
         return 0.0, None
 
     for run in (twice, dearer):
-        with pytest.raises(RuntimeError, match=r"more than the costs.*budget of the selection is spent"):
+        with pytest.raises(
+            RuntimeError, match=r"more than the costs.*budget of the selection is spent"
+        ):
             select(dp.random.key(), [run], RUNS)
     with pytest.raises(RuntimeError, match="debited nothing"):
         select(dp.random.key(), [lambda key, ledger: (0.0, None)], RUNS)
@@ -230,12 +263,22 @@ def test_fits_are_selected_by_their_private_scores(quick_compilation: None) -> N
     x = rng.uniform(-1, 1, (4000, 2)).astype(np.float32)
     y = (rng.random(4000) < 1 / (1 + np.exp(-3 * x[:, 0]))).astype(np.float32)
     fitted = dp.PrivacyPlan.calibrate(
-        epsilon=1.0, delta=1e-6, num_records=2000, num_steps=30, sampling=dp.FullBatch(), clipping_norm=1.0
+        epsilon=1.0,
+        delta=1e-6,
+        num_records=2000,
+        num_steps=30,
+        sampling=dp.FullBatch(),
+        clipping_norm=1.0,
     )
     held = ScorePlan.calibrate(epsilon=1.0, delta=1e-6)
 
     def candidate(rate: float) -> Any:
-        dpsvi = dp.DPSVI(logistic_regression, AutoNormal(logistic_regression), numpyro.optim.Adam(rate), plan=fitted)
+        dpsvi = dp.DPSVI(
+            logistic_regression,
+            AutoNormal(logistic_regression),
+            numpyro.optim.Adam(rate),
+            plan=fitted,
+        )
 
         def run(key: Any, ledger: Any) -> tuple[float, Any]:
             keys = jax.random.split(key, 3)
@@ -265,7 +308,9 @@ def test_fits_are_selected_by_their_private_scores(quick_compilation: None) -> N
 def test_a_selection_by_a_seed_makes_fits_and_is_repeated_to_the_same_bits() -> None:
     """Each fit was refused, as it is by a ledger of people: `non_private_seed` let no real fit run."""
     x = np.linspace(-1, 1, 2_000)
-    fitted = NewtonPlan.calibrate(epsilon=1.0, delta=1e-7, family="binary", num_features=1, num_records=2_000)
+    fitted = NewtonPlan.calibrate(
+        epsilon=1.0, delta=1e-7, family="binary", num_features=1, num_records=2_000
+    )
     held = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
 
     def run(key: Any, ledger: Any) -> tuple[float, list[float]]:
@@ -308,7 +353,8 @@ def test_a_score_that_is_no_number_never_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "shape"), [(1.0, 0.0), (math.nan, 1.0), (1e9, 1.0), (5.0, -0.5), (5.0, math.nan), (20.0, 1e-7)]
+    ("mean", "shape"),
+    [(1.0, 0.0), (math.nan, 1.0), (1e9, 1.0), (5.0, -0.5), (5.0, math.nan), (20.0, 1e-7)],
 )
 def test_odd_laws_are_refused(mean: float, shape: float) -> None:
     with pytest.raises(ValueError, match="number of runs"):
@@ -360,18 +406,26 @@ def test_a_budget_of_a_run_covers_the_cut_tails_of_its_releases(steps: int) -> N
 
     def sampled(rate: float, noise: float, steps: int) -> Any:
         event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)
-        return types.SimpleNamespace(event=lambda: event, one_run=lambda: event, relation=RUNS.relation, slack=0.0)
+        return types.SimpleNamespace(
+            event=lambda: event, one_run=lambda: event, relation=RUNS.relation, slack=0.0
+        )
 
     ledger = _selection._Run(RUNS, RUNS.state(reproducible=False))
     ledger._plan, ledger._slack = sampled(0.5, 1.0, 1), 1.0
-    with contextlib.nullcontext() if steps == 1 else pytest.raises(dp.SpentError, match="more than the costs"):
+    with (
+        contextlib.nullcontext()
+        if steps == 1
+        else pytest.raises(dp.SpentError, match="more than the costs")
+    ):
         ledger.check(sampled(0.01, 4.0, steps), delta=1e-5)
 
 
 def test_the_statement_of_the_best_run_says_what_the_selection_costs() -> None:
     def run(key: Any, ledger: Any) -> tuple[float, Any]:
         plan = dataclasses.replace(ONE, noise_multiplier=2.0)
-        found = private_metrics(key, same, np.linspace(0, 1, 50), np.arange(50) % 2, plan=plan, ledger=ledger)
+        found = private_metrics(
+            key, same, np.linspace(0, 1, 50), np.arange(50) % 2, plan=plan, ledger=ledger
+        )
         return found.rows.value, found.statement
 
     best = select(dp.random.key(), [run], RUNS)
@@ -390,16 +444,33 @@ def test_the_statement_of_the_best_run_says_what_the_selection_costs() -> None:
 def test_runs_protect_whom_the_selection_names() -> None:
     def run(key: Any, ledger: Any) -> tuple[float, None]:
         found = private_metrics(
-            key, same, np.linspace(0, 1, 50), np.arange(50) % 2, plan=ONE, ledger=ledger, groups=range(50)
+            key,
+            same,
+            np.linspace(0, 1, 50),
+            np.arange(50) % 2,
+            plan=ONE,
+            ledger=ledger,
+            groups=range(50),
         )
         return found.rows.value, None
 
     several = dataclasses.replace(ONE, max_rows=5)
-    with pytest.raises(RuntimeError, match="one person, and the selection is stated for one person with up to 5 rows"):
-        select(dp.random.key(), [run], dataclasses.replace(RUNS, costs=(several,)), person="id", max_rows=5)
+    with pytest.raises(
+        RuntimeError,
+        match="one person, and the selection is stated for one person with up to 5 rows",
+    ):
+        select(
+            dp.random.key(),
+            [run],
+            dataclasses.replace(RUNS, costs=(several,)),
+            person="id",
+            max_rows=5,
+        )
 
 
-def test_a_number_of_runs_that_cannot_be_drawn_costs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_number_of_runs_that_cannot_be_drawn_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="selection", epsilon=8.0, delta=1e-4)
     monkeypatch.setattr(SelectionPlan, "_law", lambda self: iter(()))
     with pytest.raises(AssertionError):
@@ -460,13 +531,17 @@ def test_the_traceback_of_a_failed_run_does_not_hold_the_best_so_far() -> None:
 
 def test_a_run_may_standardise_first_and_pays_for_it_once() -> None:
     """Each release of a run is one of the plans in costs."""
-    first = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1, num_records=1000)
+    first = dp.standardise.Standardisation.calibrate(
+        epsilon=0.2, delta=1e-6, num_columns=1, num_records=1000
+    )
     plan = SelectionPlan(costs=(first, PLAN), delta=1e-5, mean_runs=2, shape=1.0)
 
     def run(key: Any, ledger: Any, again: bool = False) -> tuple[float, None]:
         x = np.linspace(0, 1, 1000)[:, None]
         for part in jax.random.split(key, 1 + again):
-            dp.standardise.private_standardisation(part, x, low=0, high=1, plan=first, ledger=ledger, person="id")
+            dp.standardise.private_standardisation(
+                part, x, low=0, high=1, plan=first, ledger=ledger, person="id"
+            )
         ledger.debit(PLAN, delta=1e-6, method="a score", unit="one person")
         return 0.0, None
 

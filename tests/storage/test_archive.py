@@ -35,7 +35,11 @@ CONTENT = {
     "numbers": (1, 0.1, float("inf"), -float("inf"), 2**70, True, None),
     "lists": [[], (), {}, ["a", ("b",)]],
     "days": (datetime.date(1, 1, 1), datetime.date(1987, 6, 5)),
-    "names": {"a/b": np.arange(3), "../ü\n": np.float32([[1.5, np.nan]]), "": np.zeros((0, 2), bool)},
+    "names": {
+        "a/b": np.arange(3),
+        "../ü\n": np.float32([[1.5, np.nan]]),
+        "": np.zeros((0, 2), bool),
+    },
     "single": np.array(7, np.int8),
     "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "half": np.array([0.1, -2], ml_dtypes.bfloat16),
@@ -80,7 +84,16 @@ def test_the_same_content_gives_the_same_file(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [object(), {1: 2}, [lambda: None], np.array([object()]), np.array(["text"]), {"p": dataclasses}, 1j, {1, 2}],
+    [
+        object(),
+        {1: 2},
+        [lambda: None],
+        np.array([object()]),
+        np.array(["text"]),
+        {"p": dataclasses},
+        1j,
+        {1, 2},
+    ],
 )
 def test_other_things_are_not_written(tmp_path: Path, content) -> None:
     with pytest.raises(TypeError, match=r"cannot hold|holds numbers only"):
@@ -142,13 +155,17 @@ def npy(array) -> bytes:
 
 def planted(path: Path, content, compression=zipfile.ZIP_STORED, **members: bytes) -> Path:
     with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("index.json", json.dumps({"what": "test", "version": 1, "content": content}))
+        archive.writestr(
+            "index.json", json.dumps({"what": "test", "version": 1, "content": content})
+        )
         for name, member in members.items():
             archive.writestr(name, member)
     return path
 
 
-HUGE = npy(np.zeros(0)).replace(b"(0,)", b"(9999999999,)").replace(b" " * 12 + b"\n", b" " * 3 + b"\n")
+HUGE = (
+    npy(np.zeros(0)).replace(b"(0,)", b"(9999999999,)").replace(b" " * 12 + b"\n", b" " * 3 + b"\n")
+)
 
 
 @pytest.mark.parametrize(

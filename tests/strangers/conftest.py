@@ -20,20 +20,33 @@ class Stranger:
     """A program that somebody wrote for NumPyro's SVI, given to DPSVI as it is."""
 
     def __init__(
-        self, model: Callable[..., Any], *records: Any, guide: Any = None, loss: Any = None, **options: Any
+        self,
+        model: Callable[..., Any],
+        *records: Any,
+        guide: Any = None,
+        loss: Any = None,
+        **options: Any,
     ) -> None:
         """Make the DPSVI; nothing is looked at yet."""
         rows = len(next(x for x in jax.tree.leaves(records) if np.ndim(x)))
         self.records = records
         plan = dp.PrivacyPlan(
-            sampling=dp.FullBatch(), clipping_norm=1e4, noise_multiplier=1e-9, num_steps=2, num_records=rows
+            sampling=dp.FullBatch(),
+            clipping_norm=1e4,
+            noise_multiplier=1e-9,
+            num_steps=2,
+            num_records=rows,
         )
         guide = AutoNormal(model) if guide is None else guide
-        self.dpsvi = dp.DPSVI(model, guide, optax.adam(1e-2), loss or Trace_ELBO(), plan=plan, **options)
+        self.dpsvi = dp.DPSVI(
+            model, guide, optax.adam(1e-2), loss or Trace_ELBO(), plan=plan, **options
+        )
 
     def start(self, seed: int = 1) -> Any:
         """Look at the program; raises what it is refused with."""
-        return self.dpsvi._init(dp.random.key(seed), dp.inference._records.take_apart(self.records, {}), None)
+        return self.dpsvi._init(
+            dp.random.key(seed), dp.inference._records.take_apart(self.records, {}), None
+        )
 
     def refusal(self) -> str:
         """The words with which it is refused."""
@@ -61,7 +74,9 @@ class Stranger:
         keys = jax.random.split(jax.random.key(seed + 1), len(leaves[0]))
         # Each record's own parameters, as they start.
         leaves += [jnp.repeat(x[None], len(keys), 0) for x in self.objective.example[len(leaves) :]]
-        return np.asarray(jax.vmap(self.objective.record_loss, (None, 0, 0))(u, leaves, keys)), float(free)
+        return np.asarray(
+            jax.vmap(self.objective.record_loss, (None, 0, 0))(u, leaves, keys)
+        ), float(free)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,9 @@ def mixture(y):
 def summed_by_hand(y):
     weights, locs = components()
     with numpyro.plate("data", len(y)):
-        numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(weights), dist.Normal(locs, 1.0)), obs=y)
+        numpyro.sample(
+            "y", dist.MixtureSameFamily(dist.Categorical(weights), dist.Normal(locs, 1.0)), obs=y
+        )
 
 
 def dawid_skene(answers, raters=4):
@@ -64,7 +66,9 @@ def dawid_skene_as_written(raters, answers):
     num_raters, num_classes = int(np.max(raters)) + 1, int(np.max(answers)) + 1
     num_items, num_answers = answers.shape
     with numpyro.plate("rater", num_raters, dim=-2), numpyro.plate("class", num_classes):
-        beta = numpyro.sample("beta", dist.Dirichlet(jnp.ones(num_classes) + 2 * jnp.eye(num_classes)))
+        beta = numpyro.sample(
+            "beta", dist.Dirichlet(jnp.ones(num_classes) + 2 * jnp.eye(num_classes))
+        )
     pi = numpyro.sample("pi", dist.Dirichlet(jnp.ones(num_classes)))
     with numpyro.plate("item", num_items, dim=-2):
         c = numpyro.sample("c", dist.Categorical(pi), infer=ENUMERATE)
@@ -165,7 +169,9 @@ def test_the_loss_is_that_of_trace_enum_elbo(stranger, model, records):
     program = stranger(model, records, guide=AutoDelta(model), loss=TraceEnum_ELBO())
     losses, free = program.losses()
     params = program.dpsvi.get_params(program.start())
-    theirs = TraceEnum_ELBO().loss(jax.random.key(0), params, model, delta(program, params), records)
+    theirs = TraceEnum_ELBO().loss(
+        jax.random.key(0), params, model, delta(program, params), records
+    )
     np.testing.assert_allclose(losses.sum() + free, theirs, rtol=1e-4)
     assert program.certify()
 
@@ -179,7 +185,9 @@ def test_answers_as_the_example_has_them(stranger):
     program.records = ()
     records = dp.inference._records.take_apart((), {"answers": ANSWERS})
     state = program.dpsvi._init(dp.random.key(1), records, None)
-    u, its_free = program.objective.link(program.dpsvi.optim.get_params(state.optim_state), jax.random.key(3))
+    u, its_free = program.objective.link(
+        program.dpsvi.optim.get_params(state.optim_state), jax.random.key(3)
+    )
     keys = jax.random.split(jax.random.key(4), N)
     losses = jax.vmap(program.objective.record_loss, (None, 0, 0))(u, [ANSWERS], keys)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
@@ -194,7 +202,9 @@ def delta(program, params):
     def guide(*_args):
         for name, value in sites.items():
             event = trace[name]["fn"].event_dim
-            plates = [numpyro.plate(f.name, f.size, dim=f.dim) for f in trace[name]["cond_indep_stack"]]
+            plates = [
+                numpyro.plate(f.name, f.size, dim=f.dim) for f in trace[name]["cond_indep_stack"]
+            ]
             with numpyro.handlers.block(hide=[]):
                 for plate in plates:
                     plate.__enter__()
@@ -215,8 +225,12 @@ def test_the_sum_is_over_every_combination(stranger):
     total = []
     for c, *s in itertools.product(range(K), *[range(2)] * 4):
         values = {**point, "c": jnp.full((1, 1), c), "s": jnp.array([s])}
-        trace = handlers.trace(handlers.substitute(handlers.seed(mace, 0), data=values)).get_trace(ANSWERS[:1])
-        total.append(sum(jnp.sum(trace[n]["fn"].log_prob(trace[n]["value"])) for n in ("c", "s", "y")))
+        trace = handlers.trace(handlers.substitute(handlers.seed(mace, 0), data=values)).get_trace(
+            ANSWERS[:1]
+        )
+        total.append(
+            sum(jnp.sum(trace[n]["fn"].log_prob(trace[n]["value"])) for n in ("c", "s", "y"))
+        )
     np.testing.assert_allclose(losses[0], -jax.nn.logsumexp(jnp.stack(total)), rtol=1e-4)
 
 
@@ -225,7 +239,9 @@ def test_latents_in_a_loop_over_a_record(stranger):
     program = stranger(capture_recapture, HISTORY, guide=AutoDelta(capture_recapture))
     losses, _ = program.losses()
     params = program.dpsvi.get_params(program.start())
-    phi, rho = (np.clip(float(params[f"{name}_auto_loc"]), 1e-7, 1 - 1e-7) for name in ("phi", "rho"))
+    phi, rho = (
+        np.clip(float(params[f"{name}_auto_loc"]), 1e-7, 1 - 1e-7) for name in ("phi", "rho")
+    )
     for loss, history in zip(losses[:10], np.asarray(HISTORY), strict=False):
         total = 0.0
         for path in itertools.product((0, 1), repeat=4):
@@ -252,13 +268,18 @@ def test_a_latent_of_the_record_beside_it(stranger):
     program = stranger(random_effects, ANSWERS)
     program.start()
     assert program.objective.structure.local_latents == ("theta",)
-    assert {name for name, _ in program.objective.structure.local_params} == {"theta_auto_loc", "theta_auto_scale"}
+    assert {name for name, _ in program.objective.structure.local_params} == {
+        "theta_auto_loc",
+        "theta_auto_scale",
+    }
 
 
 def test_draws_given_a_record_follow_the_posterior(stranger):
     program = stranger(mixture, Y)
     state = program.start()
-    u, _ = program.objective.link(program.dpsvi.optim.get_params(state.optim_state), jax.random.key(3))
+    u, _ = program.objective.link(
+        program.dpsvi.optim.get_params(state.optim_state), jax.random.key(3)
+    )
     keys = jax.random.split(jax.random.key(4), 4000)
     draws = jax.vmap(lambda key: program.objective.draw_discrete(u, [Y[0]], key))(keys)["z"]
     latents = {n: v[0] for n, v in u["latent"].items()}
@@ -273,7 +294,9 @@ def test_draws_given_a_record_follow_the_posterior(stranger):
 def test_a_fit_and_the_components_of_records(stranger):
     """Two components far apart: every record is given to its own."""
     y = jnp.concatenate([jnp.full(20, -8.0), jnp.full(20, 8.0)])
-    start = init_to_value(values={"locs": jnp.array([-7.0, 7.0, 100.0]), "weights": jnp.array([0.45, 0.45, 0.1])})
+    start = init_to_value(
+        values={"locs": jnp.array([-7.0, 7.0, 100.0]), "weights": jnp.array([0.45, 0.45, 0.1])}
+    )
     program = stranger(mixture, y, guide=AutoNormal(mixture, init_loc_fn=start))
     result = program.dpsvi.run(dp.random.key(1), y, progress_bar=False)
     draws = result.infer_discrete(dp.random.key(2), y, num_samples=5)["z"]
@@ -282,7 +305,8 @@ def test_a_fit_and_the_components_of_records(stranger):
         result.infer_discrete(dp.random.key(2), ANSWERS)
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------
 
 
 def too_many(y):

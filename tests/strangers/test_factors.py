@@ -43,7 +43,9 @@ def test_a_penalty_is_data_free(stranger):
         its = stranger(program, X, Y)
         losses, its_free = its.losses()
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
-        (w,) = its.objective.link(its.dpsvi.optim.get_params(its.start().optim_state), KEY)[0]["latent"]["w"]
+        (w,) = its.objective.link(its.dpsvi.optim.get_params(its.start().optim_state), KEY)[0][
+            "latent"
+        ]["w"]
         np.testing.assert_allclose(its_free - free, 0.5 * (w - 3.0) ** 2 + constant, rtol=1e-4)
     assert its.certify()
 
@@ -166,7 +168,9 @@ def test_a_sum_over_the_records_is_one_term_of_each(stranger, program):
     state = fit.start()
     u, _ = fit.objective.link(fit.dpsvi.optim.get_params(state.optim_state), jax.random.key(3))
     w = {"w": u["latent"]["w"][0]}
-    expected = [-log_density(program, (x[None], y[None]), {}, w)[0] for x, y in zip(X, Y, strict=True)]
+    expected = [
+        -log_density(program, (x[None], y[None]), {}, w)[0] for x, y in zip(X, Y, strict=True)
+    ]
     prior = -dist.Normal(0, 1).log_prob(w["w"])
     np.testing.assert_allclose(losses, np.array(expected) - prior, rtol=1e-4, atol=1e-5)
     assert not np.allclose(losses, other)
@@ -175,7 +179,10 @@ def test_a_sum_over_the_records_is_one_term_of_each(stranger, program):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (reads_the_records, ("'f'", "reads the records", "no sum over them", "one term for each record")),
+        (
+            reads_the_records,
+            ("'f'", "reads the records", "no sum over them", "one term for each record"),
+        ),
         (sorts_the_records, ("'f'", "no sum over them")),
         (observes_a_sum, ("'f'", "reads the records")),
         (reads_a_slice_of_the_table, ("'f'", "(100,)", "keyword argument")),

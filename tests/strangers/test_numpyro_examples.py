@@ -1,7 +1,7 @@
 """NumPyro's example models, written anew: each names the example that it stands for, and must be taken or refused so.
 
-Models with discrete latents are in test_discrete.py, minibatches in test_plates.py, sizes read from the data and
-latents of each record in test_refusals.py. docs/strangers.md has the table of all.
+Models with discrete latents are in test_discrete.py, minibatches in test_plates.py, sizes read from
+the data and latents of each record in test_refusals.py. docs/strangers.md has the table of all.
 """
 
 import jax
@@ -57,7 +57,9 @@ def ordinal(x, grade):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
     cuts = numpyro.sample(
         "c_y",
-        dist.TransformedDistribution(dist.Normal(0, 1).expand([2]).to_event(1), dist.transforms.OrderedTransform()),
+        dist.TransformedDistribution(
+            dist.Normal(0, 1).expand([2]).to_event(1), dist.transforms.OrderedTransform()
+        ),
     )
     numpyro.sample("c_y_smp", dist.Normal(0, 1), obs=cuts)
     with numpyro.plate("obs", len(grade)):
@@ -92,7 +94,10 @@ def admissions(dept, male, applications, admit, num_dept=6):
 
 def hierarchical(group, week, y, num_patients=6):
     """`hierarchical linear regression`, `mortality`: groups, their number public."""
-    mu, sigma = numpyro.sample("mu", dist.Normal(0, 10)), numpyro.sample("sigma", dist.HalfNormal(10))
+    mu, sigma = (
+        numpyro.sample("mu", dist.Normal(0, 10)),
+        numpyro.sample("sigma", dist.HalfNormal(10)),
+    )
     with numpyro.plate("groups", num_patients):
         a = numpyro.sample("a", dist.Normal(mu, sigma))
         b = numpyro.sample("b", dist.Normal(0, sigma))
@@ -114,7 +119,9 @@ def measured_with_error(x, y, present):
 def standard_error(x, error, y):
     """`bayesian_regression.model_se`: a latent of each record, without a plate."""
     a, b = (numpyro.sample(n, dist.Normal(0.0, 0.5)) for n in "ab")
-    rate = numpyro.sample("rate", dist.Normal(a + b * x, numpyro.sample("sigma", dist.Exponential(1.0))))
+    rate = numpyro.sample(
+        "rate", dist.Normal(a + b * x, numpyro.sample("sigma", dist.Exponential(1.0)))
+    )
     numpyro.sample("obs", dist.Normal(rate, error), obs=y)
 
 
@@ -164,7 +171,9 @@ def inflated(x, y):
 @handlers.reparam(config={"c": TransformReparam()})
 def transformed(x, y):
     """`ordinal_regression.model4`."""
-    normal = dist.TransformedDistribution(dist.Normal(0, 1), dist.transforms.AffineTransform(1.0, 2.0))
+    normal = dist.TransformedDistribution(
+        dist.Normal(0, 1), dist.transforms.AffineTransform(1.0, 2.0)
+    )
     c = numpyro.sample("c", normal)
     with numpyro.plate("obs", len(y)):
         numpyro.sample("y", dist.Normal(c + x[:, 0], 1), obs=y)
@@ -179,7 +188,10 @@ def pooled(hits, at_bats):
 
 def players(hits, at_bats):
     """`baseball.partially_pooled`: a skill of each player."""
-    m, kappa = numpyro.sample("m", dist.Uniform(0, 1)), numpyro.sample("kappa", dist.Exponential(1.0))
+    m, kappa = (
+        numpyro.sample("m", dist.Uniform(0, 1)),
+        numpyro.sample("kappa", dist.Exponential(1.0)),
+    )
     with numpyro.plate("players", len(hits)):
         phi = numpyro.sample("phi", dist.Beta(1 + m * kappa, 1 + (1 - m) * kappa))
         numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
@@ -237,7 +249,8 @@ TAKEN = [
 ]
 
 
-# Those that compile longest; test_discrete.py and test_factors.py beside this file have more of their kinds.
+# Those that compile longest; test_discrete.py and test_factors.py beside this file have more of
+# their kinds.
 MORE = (
     *(players, weights_of_all, sine_mixture, admissions),
     *(pooled, network, horseshoe, ordinal, measured_with_error, inflated),
@@ -262,7 +275,9 @@ def test_taken_as_it_is(stranger, model, records, options):
         start = program.objective.transforms[name](program.objective.local_start[name])
         params[name] = jnp.repeat(jnp.expand_dims(start, axis), rows, axis)
     static = program.dpsvi.static_kwargs
-    theirs = Trace_ELBO().loss(jax.random.key(0), params, model, AutoDelta(model), *records, **static)
+    theirs = Trace_ELBO().loss(
+        jax.random.key(0), params, model, AutoDelta(model), *records, **static
+    )
     np.testing.assert_allclose(losses.sum() + free, theirs, rtol=1e-4)
 
 
@@ -271,7 +286,10 @@ def test_latents_of_records_without_a_plate_are_in_one(stranger):
         program = stranger(model, X[:, 0], jnp.abs(Y) + 1.0, Y)
         state = program.start()
         assert program.objective.structure.local_latents == ("rate",)
-        assert {name for name, _ in program.objective.structure.local_params} == {"rate_auto_loc", "rate_auto_scale"}
+        assert {name for name, _ in program.objective.structure.local_params} == {
+            "rate_auto_loc",
+            "rate_auto_scale",
+        }
         assert "rate_auto_loc" not in program.dpsvi.get_params(state)
 
 
@@ -283,7 +301,9 @@ def walk(y):
 
 def steps(y):
     """The same walk by independent steps: each record's level meets the steps of all before it."""
-    step = numpyro.sample("step", dist.Normal(jnp.zeros(len(y)), numpyro.sample("scale", dist.HalfNormal(1.0))))
+    step = numpyro.sample(
+        "step", dist.Normal(jnp.zeros(len(y)), numpyro.sample("scale", dist.HalfNormal(1.0)))
+    )
     numpyro.sample("y", dist.Normal(jnp.cumsum(step), 1.0), obs=y)
 
 
@@ -294,11 +314,14 @@ def test_a_random_walk_over_the_records_is_refused(stranger):
 
 def test_trace_graph(stranger):
     """TraceGraph_ELBO with a reparametrised guide is Trace_ELBO."""
-    one, other = (stranger(logistic, X, LABEL, loss=loss()).losses() for loss in (Trace_ELBO, TraceGraph_ELBO))
+    one, other = (
+        stranger(logistic, X, LABEL, loss=loss()).losses() for loss in (Trace_ELBO, TraceGraph_ELBO)
+    )
     np.testing.assert_array_equal(one[0], other[0])
 
 
-# --- refused, in principle --------------------------------------------------------------------------
+# --- refused, in principle
+# --------------------------------------------------------------------------
 
 
 def adjusted(before, y):
@@ -321,7 +344,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "records", "words"), REFUSED, ids=lambda x: getattr(x, "__name__", None))
+@pytest.mark.parametrize(
+    ("model", "records", "words"), REFUSED, ids=lambda x: getattr(x, "__name__", None)
+)
 def test_refused_in_principle(stranger, model, records, words):
     message = stranger(model, *records).refusal()
     for word in words:

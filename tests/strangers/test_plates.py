@@ -57,7 +57,8 @@ def numbers_subsampled(x, y):
 
 
 @pytest.mark.parametrize(
-    "model", [numbers_over_a_batch, numbers_indexed, shape_indexed, number_over_a_shape, numbers_subsampled]
+    "model",
+    [numbers_over_a_batch, numbers_indexed, shape_indexed, number_over_a_shape, numbers_subsampled],
 )
 def test_minibatches_scale_nothing(stranger, model):
     """Each record's loss is that of the model without minibatches: no factor N / B, and no other record."""
@@ -92,7 +93,9 @@ def scaled_by(scale):
     return model
 
 
-@pytest.mark.parametrize("scale", [lambda y: N / B, lambda y: N / y.shape[0]], ids=["numbers", "shape"])
+@pytest.mark.parametrize(
+    "scale", [lambda y: N / B, lambda y: N / y.shape[0]], ids=["numbers", "shape"]
+)
 def test_the_scale_of_a_minibatch_is_refused(stranger, scale):
     message = stranger(scaled_by(scale), X, Y).refusal()
     assert "handlers.scale" in message

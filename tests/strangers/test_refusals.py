@@ -57,7 +57,9 @@ def column(take):
     ],
 )
 def test_a_data_frame_in_the_model(stranger, take):
-    message = stranger(column(take), pd.DataFrame({"u": np.asarray(X), "v": np.asarray(X)}), Y).refusal()
+    message = stranger(
+        column(take), pd.DataFrame({"u": np.asarray(X), "v": np.asarray(X)}), Y
+    ).refusal()
     for word in ("test_refusals.py", "arguments are arrays inside of it", 'df["x"].to_numpy()'):
         assert word in message
     assert "rows" not in message
@@ -146,7 +148,10 @@ def test_levels_of_no_argument():
 def test_levels_of_a_model_within_handlers(stranger):
     """`mortality`: a decorated model."""
     decorated = handlers.mask(handlers.scale(by_unique, scale=1.0), mask=True)
-    assert stranger(with_levels(decorated, group=6), GROUP, Y).losses()[1] == stranger(said, GROUP, Y).losses()[1]
+    assert (
+        stranger(with_levels(decorated, group=6), GROUP, Y).losses()[1]
+        == stranger(said, GROUP, Y).losses()[1]
+    )
 
 
 def a_batch_beside_its_plate(x, y):
@@ -172,7 +177,10 @@ def without_its_mask(x, y=None, mask=None):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (without_its_mask, ("mask.astype(bool)", "Nothing was passed for mask: pass what the model needs.")),
+        (
+            without_its_mask,
+            ("mask.astype(bool)", "Nothing was passed for mask: pass what the model needs."),
+        ),
         (a_batch_beside_its_plate, ("jnp.zeros(20)", "(2,), (20,)", "x.shape[0]")),
         (a_series, ("last = y[2:][0]", "any number of rows", "time series")),
     ],
@@ -201,7 +209,12 @@ def test_a_statistic_in_the_model(stranger, likelihood):
             numpyro.sample("y", likelihood(w * (x - x.mean()) / x.std()), obs=y)
 
     message = stranger(standardised, X, abs(Y)).refusal()
-    for word in ("computes a statistic of its records", "x.std(0)", "public numbers", "private_standardisation"):
+    for word in (
+        "computes a statistic of its records",
+        "x.std(0)",
+        "public numbers",
+        "private_standardisation",
+    ):
         assert word in message
 
 
@@ -237,7 +250,10 @@ def half(x, y=None):
         (half, ("no rows where few records are given", "len(y) // 2")),
         (with_rows(lambda y: y[10:]), ("no rows where few records are given", "len(rows(y))")),
         (with_rows(lambda y: y[1:]), ("'data' has size 1 for two records and 2 for three",)),
-        (with_rows(lambda y: jnp.concatenate([y, y])), ("'data' has size 4 for two records and 6 for three",)),
+        (
+            with_rows(lambda y: jnp.concatenate([y, y])),
+            ("'data' has size 4 for two records and 6 for three",),
+        ),
     ],
     ids=["half", "head", "lag", "twice"],
 )
@@ -266,7 +282,9 @@ def drawn_in_any_case(x, y=None):
 def test_observations_that_are_forgotten(stranger):
     for program in (mean_model, drawn_without_plate, drawn_in_any_case):
         message = stranger(program, X).refusal()
-        assert "'y' is drawn, since its obs= is None or left out. Nothing was passed for y" in message
+        assert (
+            "'y' is drawn, since its obs= is None or left out. Nothing was passed for y" in message
+        )
         assert "obs=y)" in message
     assert "left out. Pass the observations" in stranger(drawn_in_any_case, X, Y).refusal()
 
@@ -287,7 +305,10 @@ def closure_of_features(y):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (handlers.condition(mean_model, {"y": Y}), ("'y'", "(300,)", "handlers.condition", "obs=y")),
+        (
+            handlers.condition(mean_model, {"y": Y}),
+            ("'y'", "(300,)", "handlers.condition", "obs=y"),
+        ),
         (closure, ("'y'", "(300,)", "closure", "obs=y")),
         (closure_of_features, ("w * X", "length 300", "arguments of run")),
     ],
@@ -310,12 +331,15 @@ def test_a_guide_without_super(stranger):
 
 
 def test_lbfgs():
-    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=2, num_records=N)
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=2, num_records=N
+    )
     with pytest.raises(ValueError, match=r"evaluates the loss.*first-order"):
         dp.DPSVI(mean_model, AutoNormal(mean_model), optax.lbfgs(), plan=plan)
 
 
-# --- per-record latents: `baseball`, `obs_mask` ----------------------------------------------------
+# --- per-record latents: `baseball`, `obs_mask`
+# ----------------------------------------------------
 
 
 def players(hits, at_bats):
@@ -352,7 +376,10 @@ def test_records_that_share_nothing(stranger):
 def test_an_autoguide_has_a_private_memory_by_itself(stranger):
     program = stranger(players, HITS, AT_BATS)
     state = program.start()
-    assert {name for name, _ in program.objective.structure.local_params} == {"phi_auto_loc", "phi_auto_scale"}
+    assert {name for name, _ in program.objective.structure.local_params} == {
+        "phi_auto_loc",
+        "phi_auto_scale",
+    }
     assert set(program.dpsvi.get_params(state)) == {
         "m_auto_loc",
         "m_auto_scale",

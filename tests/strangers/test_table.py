@@ -43,7 +43,9 @@ def test_at_most_twelve_are_refused():
 
 
 def test_each_row_has_a_model():
-    programs = "".join(path.read_text() for path in HERE.glob("test_*.py") if path != Path(__file__))
+    programs = "".join(
+        path.read_text() for path in HERE.glob("test_*.py") if path != Path(__file__)
+    )
     for examples, _ in rows()[0]:
         names = [name.split(".")[-1] for name in re.findall("`([^`]+)`", examples)]
         assert any(re.search(rf"`[\w.]*{re.escape(name)}", programs) for name in names), examples

@@ -97,7 +97,9 @@ def test_the_refusal_says_what_to_write(stranger, model, records, name):
     message = stranger(model, records).refusal()
     assert "not passed as records" in message
     assert f"{name} is defined outside" in message
-    assert f"make it an argument of the model, def model(..., {name}), and pass it to run." in message
+    assert (
+        f"make it an argument of the model, def model(..., {name}), and pass it to run." in message
+    )
 
 
 def test_a_table_in_another_shape_is_named():
@@ -110,17 +112,24 @@ def test_a_table_in_another_shape_is_named():
 def german_credit():
     """`german_credit` (two): no argument, no plate, and records along the second axis of an array."""
     beta = numpyro.sample("beta", dist.Normal(jnp.zeros(FEATURES), 1))
-    numpyro.sample("obs", dist.Bernoulli(logits=jnp.einsum("nd,md->mn", X, beta[jnp.newaxis, :])), obs=LABEL)
+    numpyro.sample(
+        "obs", dist.Bernoulli(logits=jnp.einsum("nd,md->mn", X, beta[jnp.newaxis, :])), obs=LABEL
+    )
 
 
 @pytest.mark.essential
 @pytest.mark.parametrize("model", [german_credit, handlers.mask(german_credit, mask=True)])
 def test_a_model_without_arguments(model):
-    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9.0, num_steps=2, num_records=N)
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9.0, num_steps=2, num_records=N
+    )
     variational = dp.DPSVI(model, AutoNormal(model), optax.adam(1e-2), plan=plan)
     sampled = dp.OnePosteriorSample(model, epsilon=1.0, radius=1.0, lipschitz=1.0)
     for method in (variational, sampled):
-        with pytest.raises(ValueError, match=r"No argument is an array.* def model\(\.\.\., X, LABEL\), and pass them"):
+        with pytest.raises(
+            ValueError,
+            match=r"No argument is an array.* def model\(\.\.\., X, LABEL\), and pass them",
+        ):
             method.run(dp.random.key(1))
 
 
@@ -140,11 +149,15 @@ def test_observations_in_condition(stranger):
         prior = {"linear.kernel": dist.HalfNormal(1.0), "linear.bias": dist.Normal(0.0, 1.0)}
         mu, sigma = nnx_module("mu_nn", mean), random_nnx_module("sigma_nn", mean, prior=prior)
         with numpyro.plate("data", len(x)):
-            numpyro.sample("likelihood", dist.Normal(loc=mu(x).squeeze(), scale=jnp.exp(sigma(x).squeeze())))
+            numpyro.sample(
+                "likelihood", dist.Normal(loc=mu(x).squeeze(), scale=jnp.exp(sigma(x).squeeze()))
+            )
 
     conditioned = handlers.condition(networks, data={"likelihood": Y})
     message = stranger(conditioned, X[:, :1]).refusal()
-    assert "'likelihood' observes an array of shape (300,) that was not passed as records" in message
+    assert (
+        "'likelihood' observes an array of shape (300,) that was not passed as records" in message
+    )
     assert "obs=y with y an argument of the model" in message
 
 

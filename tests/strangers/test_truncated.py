@@ -32,7 +32,9 @@ def truncated_normal(num_observations, high, x=None):
 def truncated_soft_laplace(num_observations, high, x=None):
     loc, scale = location_and_scale()
     with numpyro.plate("obs", num_observations):
-        numpyro.sample("x", dist.TruncatedDistribution(dist.SoftLaplace(loc, scale), high=high), obs=x)
+        numpyro.sample(
+            "x", dist.TruncatedDistribution(dist.SoftLaplace(loc, scale), high=high), obs=x
+        )
 
 
 def folded_student(num_observations, x=None):
@@ -53,7 +55,9 @@ def right_censored(time, censored):
 def interval_censored(bounds, left, right, base=dist.Normal):
     loc, scale = location_and_scale()
     with numpyro.plate("data", len(bounds)):
-        fn = dist.IntervalCensoredDistribution(base(jnp.exp(loc), scale), left_censored=left, right_censored=right)
+        fn = dist.IntervalCensoredDistribution(
+            base(jnp.exp(loc), scale), left_censored=left, right_censored=right
+        )
         numpyro.sample("bounds", fn, obs=bounds)
 
 
@@ -78,7 +82,10 @@ MORE = truncated_soft_laplace, folded_student, right_censored, gamma_censored
 
 @pytest.mark.parametrize(
     ("model", "args", "options"),
-    [pytest.param(*x, id=x[0].__name__, marks=[pytest.mark.exhaustive] * (x[0] in MORE)) for x in MODELS],
+    [
+        pytest.param(*x, id=x[0].__name__, marks=[pytest.mark.exhaustive] * (x[0] in MORE))
+        for x in MODELS
+    ],
 )
 def test_taken_as_it_is(stranger, model, args, options):
     """Accepted and proved; and at one point of its latents, the records' losses and the data-free term are NumPyro's ELBO."""

@@ -72,14 +72,18 @@ def test_fixed_statistics_are_constants(stranger):
 @pytest.mark.essential
 def test_moving_statistics_are_refused(stranger):
     moving = with_a_layer(lambda: nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0)))
-    assert "carries state from record to record" in stranger(moving, X, Y, guide=no_latents).refusal()
+    assert (
+        "carries state from record to record" in stranger(moving, X, Y, guide=no_latents).refusal()
+    )
     on = with_a_layer(lambda: nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
     assert "counter of random numbers" in stranger(on, X, Y, guide=no_latents).refusal()
 
 
 def topics(counts, fixed):
     """`prodlda`: the networks of model and guide have batch normalisation, of Flax."""
-    net = flax_module("decoder", Normalised(3), input_shape=(1, 2), mutable=["batch_stats"], fixed=False)
+    net = flax_module(
+        "decoder", Normalised(3), input_shape=(1, 2), mutable=["batch_stats"], fixed=False
+    )
     with numpyro.plate("documents", len(counts)):
         weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
         numpyro.sample("counts", dist.Poisson(jnp.exp(net(weights, fixed))).to_event(1), obs=counts)
@@ -87,7 +91,9 @@ def topics(counts, fixed):
 
 def encoder(counts, fixed):
     """Its guide."""
-    net = flax_module("encoder", Normalised(2), input_shape=(1, 3), mutable=["batch_stats"], fixed=False)
+    net = flax_module(
+        "encoder", Normalised(2), input_shape=(1, 3), mutable=["batch_stats"], fixed=False
+    )
     with numpyro.plate("documents", len(counts)):
         numpyro.sample("weights", dist.Normal(net(counts, fixed), 1.0).to_event(1))
 

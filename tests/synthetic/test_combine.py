@@ -17,8 +17,11 @@ def twins_of_a_mean(m: int, rows: int, *, noise_aware: bool = True, seed: int = 
     Returns the estimates and their squared standard errors, twins along the leading axis.
     """
     rng, records, noise = np.random.default_rng(seed), 200, 0.1
-    released = TRUTH + rng.normal(size=REPEATS) / np.sqrt(records) + noise * rng.normal(size=REPEATS)
-    # With a flat prior the posterior of the population's mean, given the released one, is normal about it.
+    released = (
+        TRUTH + rng.normal(size=REPEATS) / np.sqrt(records) + noise * rng.normal(size=REPEATS)
+    )
+    # With a flat prior the posterior of the population's mean, given the released one, is normal
+    # about it.
     stddev = np.sqrt(1 / records + (noise**2 if noise_aware else 0))
     means = released + stddev * rng.normal(size=(m, REPEATS))
     estimates = means + rng.normal(size=(m, REPEATS)) / np.sqrt(rows)
@@ -29,7 +32,8 @@ def coverage(interval) -> float:
     return float(np.mean((interval[0] <= TRUTH) & (interval[1] >= TRUTH)))
 
 
-# False alarms: a binomial share of 4,000 is outside these with probability 1e-4 if the true one is the level (two sides).
+# False alarms: a binomial share of 4,000 is outside these with probability 1e-4 if the true one is
+# the level (two sides).
 NO_FEWER, NO_MORE = stats.binom.ppf([0.5e-4, 1 - 0.5e-4], REPEATS, LEVEL) / REPEATS
 
 
@@ -47,7 +51,8 @@ def test_few_short_twins_give_wide_intervals_rather_than_wrong_ones(m) -> None:
 
 
 def test_no_interval_is_endless() -> None:
-    # Where T is hardly above zero it has next to no degrees of freedom: one interval of 4,000 was 10 ** 5 times as long.
+    # Where T is hardly above zero it has next to no degrees of freedom: one interval of 4,000 was
+    # 10 ** 5 times as long.
     low, high = combine(*twins_of_a_mean(20, 50), size_ratio=50 / 200).interval
     assert (high - low).max() < 10 * np.median(high - low)
 
@@ -79,8 +84,11 @@ def test_a_posterior_that_leaves_the_noise_out_gives_narrow_intervals() -> None:
 
 
 def test_figures_by_hand() -> None:
-    combined = combine([[1.0, 0.0], [3.0, 0.0]], [[1.0, 4.0], [2.0, 4.0]], level=0.5, size_ratio=0.25)
-    # b = 2, v = 1.5: T = 1.5 * 2 - 1.5 = 1.5 with (1 - 1.5 / 3)² degrees of freedom. And b = 0, v = 4: 0.25 * 4.
+    combined = combine(
+        [[1.0, 0.0], [3.0, 0.0]], [[1.0, 4.0], [2.0, 4.0]], level=0.5, size_ratio=0.25
+    )
+    # b = 2, v = 1.5: T = 1.5 * 2 - 1.5 = 1.5 with (1 - 1.5 / 3)² degrees of freedom. And b = 0, v =
+    # 4: 0.25 * 4.
     np.testing.assert_allclose(combined.estimate, [2.0, 0.0])
     np.testing.assert_allclose(combined.standard_error, [1.5**0.5, 1.0])
     np.testing.assert_allclose(combined.degrees_of_freedom, [0.25, 1.0])
@@ -91,9 +99,15 @@ def test_figures_by_hand() -> None:
 
 
 def test_named_coefficients_are_combined_each_by_itself() -> None:
-    estimates, variances = [[1.0, 0.0], [3.0, 0.5], [2.5, 0.2]], [[0.1, 0.01], [0.2, 0.02], [0.1, 0.01]]
+    estimates, variances = (
+        [[1.0, 0.0], [3.0, 0.5], [2.5, 0.2]],
+        [[0.1, 0.01], [0.2, 0.02], [0.1, 0.01]],
+    )
     combined = combine(estimates, variances, names=["age", "sex"])
-    dicts = [[dict(zip(["sex", "age"], row[::-1], strict=True)) for row in part] for part in (estimates, variances)]
+    dicts = [
+        [dict(zip(["sex", "age"], row[::-1], strict=True)) for row in part]
+        for part in (estimates, variances)
+    ]
     for each in (combined, combine(*dicts)):
         assert str(each["sex"]) == str(combine([0.0, 0.5, 0.2], [0.01, 0.02, 0.01]))
         assert each["age"].interval.tolist() == combined.interval[:, 0].tolist()

@@ -17,7 +17,11 @@ def test_figures_by_hand() -> None:
     twin = table_of([1, 9, 1, 9], ["no", "no", "yes", "yes"], ["a", "a", "b", "c"])
     distances = marginal_distances(twin, real, SCHEMA, slices=2, non_private=True)
     assert distances.one_way == {"age": 0.0, "smoker": 0.0, "region": 0.25}
-    assert distances.two_way == {("age", "smoker"): 0.5, ("age", "region"): 0.75, ("smoker", "region"): 0.25}
+    assert distances.two_way == {
+        ("age", "smoker"): 0.5,
+        ("age", "region"): 0.75,
+        ("smoker", "region"): 0.25,
+    }
     assert distances.mean_one_way == pytest.approx(0.25 / 3)
     assert distances.mean_two_way == pytest.approx(0.5)
     assert "not private" in str(distances)
@@ -26,7 +30,11 @@ def test_figures_by_hand() -> None:
 def test_a_table_is_at_no_distance_from_itself() -> None:
     rng = np.random.default_rng(0)
     # More rows than are counted at once.
-    table = table_of(rng.uniform(0, 10, 70_000), rng.choice(["no", "yes"], 70_000), rng.choice(["a", "b", "c"], 70_000))
+    table = table_of(
+        rng.uniform(0, 10, 70_000),
+        rng.choice(["no", "yes"], 70_000),
+        rng.choice(["a", "b", "c"], 70_000),
+    )
     distances = marginal_distances(table, table, SCHEMA, non_private=True)
     assert distances.mean_one_way == distances.mean_two_way == 0.0
 

@@ -71,19 +71,23 @@ def test_one_release_gives_twins_and_figures(short, tmp_path) -> None:
 def test_a_description_gives_twins_and_names_the_pairs_that_it_did_not_count(short) -> None:
     described = dp.describe(people(), SCHEMA, epsilon=1.0, delta=1e-6, by="place")
     found = dp.twins(described, num_twins=1)
-    assert "Pairs of columns were left out of the counts: age × visits, age × smoker, visits × smoker" in str(
-        found.statement.notes
+    assert (
+        "Pairs of columns were left out of the counts: age × visits, age × smoker, visits × smoker"
+        in str(found.statement.notes)
     )
     place = np.array(found.tables[0]["place"].to_pylist())
     ages = found.tables[0]["age"].to_numpy()
-    # Their sums were released by place: counts alone, with noise in empty cells, draw the groups' means together by 1.
+    # Their sums were released by place: counts alone, with noise in empty cells, draw the groups'
+    # means together by 1.
     for group in described.groups:
         assert abs(ages[place == group.label].mean() - group.columns["age"].mean.value) < 0.7
 
 
 def test_draws_of_a_key_are_repeated(short) -> None:
     how = {"epsilon": 1.0, "delta": 1e-6, "num_twins": 2, "num_draws": 2, "non_private_seed": True}
-    one, other = (dp.twins(people(2_000), SCHEMA, rng_key=dp.random.key(3), **how) for _ in range(2))
+    one, other = (
+        dp.twins(people(2_000), SCHEMA, rng_key=dp.random.key(3), **how) for _ in range(2)
+    )
     assert one.tables == other.tables
     assert one.tables[0] != one.tables[1]
     assert one.fit.num_draws == 2

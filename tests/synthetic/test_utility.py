@@ -86,14 +86,17 @@ def test_good_twins_serve_like_real_rows(good) -> None:
     assert 0 <= spread < 0.05
     assert good.guessing["smoker"]["accuracy"] < 0.6
     assert good.guessing["smoker"]["AUC"] == 0.5
-    # Rows of one population: AUC has a standard deviation of 0.017 with 600 of each; false alarm below 1e-4.
+    # Rows of one population: AUC has a standard deviation of 0.017 with 600 of each; false alarm
+    # below 1e-4.
     assert abs(good.figure(APART)[0] - 0.5) < 0.065
     assert good.figure(ONE_COLUMN)[0] < 0.1
     assert good.figure(ASSOCIATION)[0] < 0.08
 
 
 def test_twins_whose_columns_know_nothing_of_each_other_are_found_out(good, schema) -> None:
-    bad = dp.synthetic.utility_report([people(1, scrambled=True)], people(0), schema, non_private=True)
+    bad = dp.synthetic.utility_report(
+        [people(1, scrambled=True)], people(0), schema, non_private=True
+    )
     assert bad.prediction("smoker", "accuracy")[0] < 0.7
     assert bad.figure(ASSOCIATION)[0] > 4 * good.figure(ASSOCIATION)[0]
     assert bad.figure(APART)[0] > 0.8
@@ -108,20 +111,27 @@ def test_the_page_and_the_json_say_that_they_are_not_private(good, schema) -> No
     assert "exact figures of 600 evaluation rows and 600 training rows" in " ".join(page.split())
     assert content["is_private"] is False
     assert content["not_private"] == good.statement_line
-    assert content["mean"]["prediction"]["smoker"]["accuracy"] == good.prediction("smoker", "accuracy")[0]
+    assert (
+        content["mean"]["prediction"]["smoker"]["accuracy"]
+        == good.prediction("smoker", "accuracy")[0]
+    )
     assert len(content["twins"]) == 2
     assert content["twins"][0]["one_way"].keys() == {column.name for column in schema.columns}
     assert max(map(len, page.splitlines())) <= 90
     for line in ("smoker (logistic regression)", "  AUC", "Farthest column"):
         assert line in page
-    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=1, num_records=9)
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=1, num_records=9
+    )
     statement = make_statement(plan, delta=1e-5, steps_completed=1, reproducible=False)
     assert "Not private: a report" in str(statement.with_notes(good.statement_line))
 
 
 def test_without_a_target_each_column_is_explained(schema) -> None:
     free = dataclasses.replace(schema, target=None)
-    report = dp.synthetic.utility_report([people(1)], people(0), free, non_private=True, most_rows=400)
+    report = dp.synthetic.utility_report(
+        [people(1)], people(0), free, non_private=True, most_rows=400
+    )
     assert report.models["visits"] == "Poisson regression"
     assert report.models["born"] == "ridge regression"
     assert report.prediction("age", "R²")[0] > 0.99  # the date of birth tells
@@ -151,10 +161,18 @@ def test_twins_that_lost_a_class_are_judged_all_the_same(schema) -> None:
 def test_associations_by_hand() -> None:
     levels = Levels(schema_from_bounds("a=no|yes,b=no|yes,c=x|y|z"), 8)
     same = np.array([[0, 0, 0], [1, 1, 0]] * 500)
-    assert associations(levels, same) == {("a", "b"): pytest.approx(1, abs=1e-3), ("a", "c"): 0.0, ("b", "c"): 0.0}
+    assert associations(levels, same) == {
+        ("a", "b"): pytest.approx(1, abs=1e-3),
+        ("a", "c"): 0.0,
+        ("b", "c"): 0.0,
+    }
     rng = np.random.default_rng(0)
-    independent = np.stack([rng.integers(0, 2, 1_000), rng.integers(0, 2, 1_000), rng.integers(0, 3, 1_000)], axis=1)
-    assert max(associations(levels, independent).values()) < 0.13  # four standard deviations of a correlation
+    independent = np.stack(
+        [rng.integers(0, 2, 1_000), rng.integers(0, 2, 1_000), rng.integers(0, 3, 1_000)], axis=1
+    )
+    assert (
+        max(associations(levels, independent).values()) < 0.13
+    )  # four standard deviations of a correlation
     assert np.isnan(told_apart(same[:5], same))
 
 
@@ -176,7 +194,11 @@ def test_the_picture_shows_the_shares_of_both(good, tmp_path) -> None:
         ([people(1, 9)], {"non_private": 1}, "non_private=True"),
         ([], {"non_private": True}, "no twin"),
         ([people(1, 9)], {"non_private": True, "most_rows": 1}, "most_rows"),
-        ([people(1, 9), people(1, 9).drop("age")], {"non_private": True}, "twin 2: the table has no column age"),
+        (
+            [people(1, 9), people(1, 9).drop("age")],
+            {"non_private": True},
+            "twin 2: the table has no column age",
+        ),
     ],
 )
 def test_wrong_input_is_refused(twins, options, words, schema) -> None:

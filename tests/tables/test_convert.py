@@ -30,9 +30,19 @@ DAY = datetime.date.fromisoformat
 COLUMNS = (
     Column(name="age", kind=Kind.REAL, bounds=(0, 64), missing=Missing.INDICATOR),
     Column(name="visits", kind=Kind.COUNT, bounds=(0, 50)),
-    Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south", "east"), missing=Missing.INDICATOR),
+    Column(
+        name="region",
+        kind=Kind.CATEGORICAL,
+        categories=("north", "south", "east"),
+        missing=Missing.INDICATOR,
+    ),
     Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
-    Column(name="born", kind=Kind.DATE, bounds=(DAY("1900-01-01"), DAY("2000-12-31")), missing=Missing.INDICATOR),
+    Column(
+        name="born",
+        kind=Kind.DATE,
+        bounds=(DAY("1900-01-01"), DAY("2000-12-31")),
+        missing=Missing.INDICATOR,
+    ),
     Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes")),
 )
 SCHEMA = Schema(columns=COLUMNS, target="smoker")
@@ -43,14 +53,19 @@ def people(rows: int, seed: int = 0) -> pyarrow.Table:
     rng = np.random.default_rng(seed)
 
     def some_missing(values) -> list:
-        return [None if gone else value for value, gone in zip(values, rng.random(rows) < 0.1, strict=True)]
+        return [
+            None if gone else value
+            for value, gone in zip(values, rng.random(rows) < 0.1, strict=True)
+        ]
 
     columns = {
         "age": some_missing((rng.integers(0, 257, rows) / 4).tolist()),
         "visits": rng.integers(0, 51, rows),
         "region": some_missing(rng.choice(["north", "south", "east"], rows).tolist()),
         "pain": rng.choice(["none", "some", "much"], rows),
-        "born": some_missing([DAY("1900-01-01") + datetime.timedelta(int(d)) for d in rng.integers(0, 36_889, rows)]),
+        "born": some_missing(
+            [DAY("1900-01-01") + datetime.timedelta(int(d)) for d in rng.integers(0, 36_889, rows)]
+        ),
         "smoker": rng.choice(["no", "yes"], rows),
         "id": rng.integers(0, (rows + 1) // 2, rows),
     }
@@ -69,7 +84,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.arrow", "t.feather", "pyarrow", "pandas"])
+@pytest.mark.parametrize(
+    "name", ["t.csv", "t.csv.gz", "t.parquet", "t.arrow", "t.feather", "pyarrow", "pandas"]
+)
 def test_every_source_in_pieces_gives_the_same_records(tmp_path, name) -> None:
     table = people(500)
     path = tmp_path / name
@@ -111,7 +128,9 @@ def test_a_decoded_table_is_the_encoded_one() -> None:
 def test_targets_of_every_kind_come_back(target) -> None:
     columns = tuple(Column(**{**vars(column), "missing": Missing.REFUSE}) for column in COLUMNS)
     schema = Schema(columns=columns, target=target)
-    table = pyarrow.Table.from_pylist([row for row in people(200).to_pylist() if None not in row.values()])
+    table = pyarrow.Table.from_pylist(
+        [row for row in people(200).to_pylist() if None not in row.values()]
+    )
     records = encode(read_table(table, schema), schema)
     rows = decode(records.x, schema, records.y).to_pylist()
     assert rows == table.drop_columns("id").to_pylist()
@@ -123,9 +142,17 @@ def test_draws_of_a_model_decode_to_the_nearest_table() -> None:
     table = decode(x, SCHEMA, rng.normal(0, 3, 200))
     # Encoding refuses what the schema does not allow.
     assert encode(read_table(table, SCHEMA), SCHEMA).num_records == 200
-    row = decode(np.array([[9.0, 0, -0.04, 0.2, 0.3, 0.1, 0.4, 0.1, 0, 0.9]]), SCHEMA, [0.6]).to_pylist()[0]
+    row = decode(
+        np.array([[9.0, 0, -0.04, 0.2, 0.3, 0.1, 0.4, 0.1, 0, 0.9]]), SCHEMA, [0.6]
+    ).to_pylist()[0]
     assert row["age"] == 64
-    assert (row["visits"], row["region"], row["pain"], row["born"], row["smoker"]) == (24, "south", "some", None, "yes")
+    assert (row["visits"], row["region"], row["pain"], row["born"], row["smoker"]) == (
+        24,
+        "south",
+        "some",
+        None,
+        "yes",
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +183,9 @@ def test_converted_records_are_a_view_of_a_file_for_its_owner(tmp_path) -> None:
     assert (again.target_centre, again.target_scale) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("max_rows", "target"), [(1, "smoker"), (1, None), (3, "smoker"), (3, None)])
+@pytest.mark.parametrize(
+    ("max_rows", "target"), [(1, "smoker"), (1, None), (3, "smoker"), (3, None)]
+)
 def test_converting_keeps_the_rows_of_a_person(tmp_path, small_pieces, max_rows, target) -> None:
     schema = Schema(columns=COLUMNS, target=target, person="id", max_rows=max_rows)
     path = tmp_path / "t.csv"
@@ -206,17 +235,32 @@ def test_odd_cells_may_count_as_missing(tmp_path) -> None:
     schema = Schema(columns=columns)
     table = people(300)
     rows = table.to_pandas().astype(object)
-    odd = {"age": "-1", "visits": 2.5, "region": "west", "pain": "a lot", "born": "2000-02-30", "smoker": "often"}
+    odd = {
+        "age": "-1",
+        "visits": 2.5,
+        "region": "west",
+        "pain": "a lot",
+        "born": "2000-02-30",
+        "smoker": "often",
+    }
     for row, (name, cell) in enumerate(odd.items()):
         rows.loc[50 * row, name] = cell
     rows.loc[60, "age"] = "unknown"
     rows.to_csv(tmp_path / "t.csv", index=False)
-    records = encode(read_table(tmp_path / "t.csv", schema, out_of_bounds="missing"), schema, out_of_bounds="missing")
+    records = encode(
+        read_table(tmp_path / "t.csv", schema, out_of_bounds="missing"),
+        schema,
+        out_of_bounds="missing",
+    )
     decoded = decode(records.x, schema).to_pylist()
-    for index, (row, wanted) in enumerate(zip(decoded, table.drop_columns("id").to_pylist(), strict=True)):
+    for index, (row, wanted) in enumerate(
+        zip(decoded, table.drop_columns("id").to_pylist(), strict=True)
+    ):
         gone = list(odd)[index // 50] if index % 50 == 0 else "age" if index == 60 else None
         assert row == (wanted | {gone: None} if gone else wanted)
-    with pytest.raises(DataError, match=r"'smoker'.* has missing cells, or cells that count as missing"):
+    with pytest.raises(
+        DataError, match=r"'smoker'.* has missing cells, or cells that count as missing"
+    ):
         convert(tmp_path / "t.csv", SCHEMA, tmp_path / "out", out_of_bounds="missing")
 
 
@@ -227,7 +271,9 @@ def test_line_ends_within_quotes_end_no_row(tmp_path) -> None:
     notes = ["plain", 'a "word", two\nlines\n9,9', "\n\n", 'ends in a quote"']
     table = pyarrow.table({"note": [notes[i % 4] for i in range(1000)], "n": range(1000)})
     as_csv(table, tmp_path / "t.csv")
-    np.testing.assert_array_equal(read_table(tmp_path / "t.csv", schema).column("n").to_numpy(), np.arange(1000))
+    np.testing.assert_array_equal(
+        read_table(tmp_path / "t.csv", schema).column("n").to_numpy(), np.arange(1000)
+    )
 
 
 def test_a_person_must_be_a_text_or_a_whole_number() -> None:
@@ -245,9 +291,14 @@ def test_what_is_no_table_is_refused(tmp_path) -> None:
     mixed.loc[0, "pain"] = 3
     with pytest.raises(DataError, match="column of mixed types"):
         read_table(mixed, SCHEMA)
-    with pytest.raises(DataError, match="'age' has the type list<item: int64>, which does not become double"):
+    with pytest.raises(
+        DataError, match="'age' has the type list<item: int64>, which does not become double"
+    ):
         read_table(
-            pyarrow.table({**dict(zip(people(1).column_names, people(1).columns, strict=True)), "age": [[1]]}), SCHEMA
+            pyarrow.table(
+                {**dict(zip(people(1).column_names, people(1).columns, strict=True)), "age": [[1]]}
+            ),
+            SCHEMA,
         )
     with pytest.raises(DataError, match="the table has no column age"):
         read_table(people(3).drop_columns("age"), SCHEMA)
@@ -273,7 +324,10 @@ def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, s
     wanted = encode(read_table(table, schema), schema, key=key)
     records = convert(table, schema, tmp_path / "out", shards=shards, key=key)
     assert records.feature_names == wanted.feature_names
-    again, whole = open_records(tmp_path / "out", schema, mesh=devices(shards)), open_records(tmp_path / "out", schema)
+    again, whole = (
+        open_records(tmp_path / "out", schema, mesh=devices(shards)),
+        open_records(tmp_path / "out", schema),
+    )
     assert records.num_records == again.num_records == wanted.num_records == sum(again.x.lengths)
     # What differs from record to record says where each one is.
     lengths, order = again.x.lengths, order_of(whole.arrays, wanted.arrays)
@@ -293,7 +347,10 @@ def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, s
             filled = np.arange(shards_of.shape[1]) < np.asarray(lengths)[:, None]
             np.testing.assert_array_equal(shards_of[filled], expected)
             assert not shards_of[~filled].any()
-    assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "out", *(tmp_path / "out").iterdir()))
+    assert all(
+        file.stat().st_mode & 0o077 == 0
+        for file in (tmp_path / "out", *(tmp_path / "out").iterdir())
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
@@ -302,7 +359,9 @@ def order_of(found, wanted):
     places: dict[bytes, list[int]] = {}
     for number in reversed(range(len(wanted[0]))):
         places.setdefault(b"".join(x[number].tobytes() for x in wanted), []).append(number)
-    return np.array([places[b"".join(x[i].tobytes() for x in found)].pop() for i in range(len(found[0]))])
+    return np.array(
+        [places[b"".join(x[i].tobytes() for x in found)].pop() for i in range(len(found[0]))]
+    )
 
 
 def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None:
@@ -313,7 +372,9 @@ def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None
     for number in (300, 299):
         (tmp_path / str(number)).mkdir()
         _shards.write_shards(tmp_path / str(number), {"x": x[:number]}, 4)
-        files = [np.fromfile(tmp_path / str(number) / f"x-{shard:02d}", np.float32) for shard in range(4)]
+        files = [
+            np.fromfile(tmp_path / str(number) / f"x-{shard:02d}", np.float32) for shard in range(4)
+        ]
         shards.append([file.reshape(-1, 10) for file in files])
     more = [len(many) - len(few) for many, few in zip(*shards, strict=True)]
     assert sorted(more) == [0, 0, 0, 1]
@@ -323,14 +384,19 @@ def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None
 
 def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> None:
     """Those of a device, although they differ in length. Nothing is copied."""
-    x, y = np.arange(3_000_000, dtype=np.float32).reshape(-1, 10), np.arange(300_000, dtype=np.float32)
+    x, y = (
+        np.arange(3_000_000, dtype=np.float32).reshape(-1, 10),
+        np.arange(300_000, dtype=np.float32),
+    )
     schema = Schema(columns=(*COLUMNS[:1], *COLUMNS[1:]), target="smoker")
     layout = _convert.Layout(schema)
     assert len(layout.feature_names) == 10
     (tmp_path / "out").mkdir()
     report = _convert.Report(_convert.OutOfBounds.REFUSE)
     lengths = _shards.write_shards(tmp_path / "out", {"x": x, "y": y}, 16)
-    _shards.write_index(tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), lengths)
+    _shards.write_index(
+        tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), lengths
+    )
     monkeypatch.setattr(np, "fromfile", None)
     sharded = open_records(tmp_path / "out", mesh=devices(2))
     last, lengths = sharded.x.part(1, 2), sharded.x.lengths
@@ -338,7 +404,8 @@ def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> No
     assert 8 * 18_750 <= len(last) < 300_000
     shards = last.reshape(8, -1, 10)
     assert all(
-        np.all(np.diff(rows[:n, 0]) > 0) and not rows[n:].any() for rows, n in zip(shards, lengths[8:], strict=True)
+        np.all(np.diff(rows[:n, 0]) > 0) and not rows[n:].any()
+        for rows, n in zip(shards, lengths[8:], strict=True)
     )
     assert last.ctypes.data % 64 == 0
     records = open_records(tmp_path / "out")
@@ -354,7 +421,10 @@ def test_a_person_with_rows_in_two_shards_counts_once(tmp_path) -> None:
     whole = convert(table, schema, tmp_path / "whole", shards=2, key=key)
     assert whole.num_records == len(set(table.column("id").to_pylist()))
     halves = [
-        convert(table.slice(200 * i, 200), schema, tmp_path / f"half{i}", shards=2, key=key).num_records for i in (0, 1)
+        convert(
+            table.slice(200 * i, 200), schema, tmp_path / f"half{i}", shards=2, key=key
+        ).num_records
+        for i in (0, 1)
     ]
     assert sum(halves) > whole.num_records
     shutil.copy(tmp_path / "half1" / "x-00", tmp_path / "half0" / "x-01")
@@ -429,7 +499,9 @@ def test_a_shard_that_changes_after_it_was_compared_is_compared_again(tmp_path) 
 
 def test_what_is_no_folder_of_shards_is_refused(tmp_path) -> None:
     convert(people(200), SCHEMA, tmp_path / "out", shards=6)
-    with pytest.raises(ValueError, match=r"6 shards.* among 4 devices. Convert the table again with shards=8"):
+    with pytest.raises(
+        ValueError, match=r"6 shards.* among 4 devices. Convert the table again with shards=8"
+    ):
         open_records(tmp_path / "out", mesh=devices(4))
     with pytest.raises(TypeError, match="mesh is a int"):
         open_records(tmp_path / "out", mesh=4)
@@ -451,7 +523,9 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("where", ["while it is read", "while shards are written", "at the index"])
-def test_a_conversion_to_shards_that_is_stopped_leaves_what_was_there(tmp_path, monkeypatch, before, where) -> None:
+def test_a_conversion_to_shards_that_is_stopped_leaves_what_was_there(
+    tmp_path, monkeypatch, before, where
+) -> None:
     out = tmp_path / "out"
     if before:
         convert(people(50), SCHEMA, out, shards=2)

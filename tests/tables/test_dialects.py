@@ -33,7 +33,9 @@ from discreet.tabular.tables._cells import OutOfBounds, Report
 
 COLUMNS = (
     Column(name="größe", kind=Kind.REAL, bounds=(0, 5_000)),
-    Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2030, 1, 1))),
+    Column(
+        name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2030, 1, 1))
+    ),
     Column(name="town", kind=Kind.CATEGORICAL, categories=("Þórshöfn", "a; b", "x")),
 )
 GERMAN = CsvFormat(delimiter=";", decimal=",", thousands=".", date_format="%d.%m.%Y")
@@ -53,7 +55,9 @@ def facts(table: pyarrow.Table) -> dict:
     return table.to_pydict()
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-be", "latin-1"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-be", "latin-1"]
+)
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 def test_a_table_of_another_country(tmp_path, encoding: str, name: str, monkeypatch) -> None:
     """Whatever the pieces: a byte of a character, a quoted line end and a header may lie on any border."""
@@ -82,7 +86,9 @@ def test_a_table_of_another_country(tmp_path, encoding: str, name: str, monkeypa
         (CsvFormat(delimiter=";", thousands=","), "1,5", None),
     ],
 )
-def test_a_number_is_read_as_it_is_meant_or_refused(tmp_path, csv: CsvFormat, cell: str, number: float | None) -> None:
+def test_a_number_is_read_as_it_is_meant_or_refused(
+    tmp_path, csv: CsvFormat, cell: str, number: float | None
+) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"größe;b\n{cell};secretcell\n7;\n")
     described = Schema(columns=COLUMNS[:1], csv=csv)
@@ -104,7 +110,9 @@ def test_days_in_other_forms(tmp_path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("born\n31.12.1999\n")
     described = Schema(columns=COLUMNS[1:2])
-    with pytest.raises(DataError, match=r"date such as 2024-12-31, but looks like .*date_format") as caught:
+    with pytest.raises(
+        DataError, match=r"date such as 2024-12-31, but looks like .*date_format"
+    ) as caught:
         read_table(path, described)
     assert "1999" not in str(caught.value)
     path.write_text("born\nlate in 1999\n")
@@ -112,7 +120,9 @@ def test_days_in_other_forms(tmp_path) -> None:
         read_table(path, described)
 
 
-@pytest.mark.parametrize("content", [b"a\n\xff\n", "b\n".encode("utf-16"), b"a\n1\n" * 9 + b"\x00\xd8\xff"])
+@pytest.mark.parametrize(
+    "content", [b"a\n\xff\n", "b\n".encode("utf-16"), b"a\n1\n" * 9 + b"\x00\xd8\xff"]
+)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "ascii"])
 def test_bytes_that_are_no_text_are_not_quoted(tmp_path, content: bytes, encoding: str) -> None:
     path = tmp_path / "t.csv"
@@ -162,9 +172,14 @@ def test_several_files(tmp_path) -> None:
     """Columns may be in another order, and files of other types; rows come in the order of the names."""
     (tmp_path / "part-1.csv").write_text("town,größe\nx,1\n")
     (tmp_path / "part-2.csv").write_text("größe,town,z\n2,x,0\n")
-    pyarrow.parquet.write_table(pyarrow.table({"größe": [3.0], "town": ["x"]}), tmp_path / "part-3.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"größe": [3.0], "town": ["x"]}), tmp_path / "part-3.parquet"
+    )
     described = Schema(columns=(COLUMNS[0], COLUMNS[2]))
-    for source in (tmp_path / "part-*", [tmp_path / f"part-{k}" for k in ("1.csv", "2.csv", "3.parquet")]):
+    for source in (
+        tmp_path / "part-*",
+        [tmp_path / f"part-{k}" for k in ("1.csv", "2.csv", "3.parquet")],
+    ):
         assert read_table(source, described)["größe"].to_pylist() == [1, 2, 3]
     records = convert(str(tmp_path / "part-*"), described, tmp_path / "records")
     assert records.num_records == 3
@@ -192,20 +207,30 @@ class Frame:
 def test_frames_of_other_libraries(tmp_path) -> None:
     """Views of texts, as polars has them, also as categories; large texts; and rows that come once."""
     views = pyarrow.array(["x", "x", None, "a; b"], pyarrow.string_view())
-    kinds = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 0, None, 3], pyarrow.uint32()), views)
+    kinds = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0, 0, None, 3], pyarrow.uint32()), views
+    )
     people = pyarrow.array(["p", "q", "p", "r"], pyarrow.string_view())
     for town in (views, kinds, views.cast(pyarrow.large_string())):
         described = schema_from_dict(
             {
                 "person": "who",
                 "columns": {
-                    "town": {"kind": "categorical", "categories": ["x", "a; b"], "missing": "indicator"},
+                    "town": {
+                        "kind": "categorical",
+                        "categories": ["x", "a; b"],
+                        "missing": "indicator",
+                    },
                     "n": {"kind": "real", "bounds": [0, 9]},
                 },
             }
         )
         table = pyarrow.table(
-            {"town": town, "n": pyarrow.array(["1", "2", "3", "4"], pyarrow.string_view()), "who": people}
+            {
+                "town": town,
+                "n": pyarrow.array(["1", "2", "3", "4"], pyarrow.string_view()),
+                "who": people,
+            }
         )
         found = read_table(Frame(table), described)
         assert found["town"].to_pylist() == ["x", "x", None, "a; b"]
@@ -221,9 +246,13 @@ def test_steps_make_ages_whole() -> None:
         described = Schema(columns=(column,))
         values = decode(np.linspace(-1, 1, 500)[:, None], described)["age"].to_numpy()
         levels = Levels(described)
-        drawn = levels.decode(np.zeros((40, 1), int) + levels.sizes[0] - 1, np.random.default_rng(0))["age"].to_numpy()
+        drawn = levels.decode(
+            np.zeros((40, 1), int) + levels.sizes[0] - 1, np.random.default_rng(0)
+        )["age"].to_numpy()
         for found in (values, drawn):
-            np.testing.assert_allclose((found - low) / want, np.rint((found - low) / want), atol=1e-9)
+            np.testing.assert_allclose(
+                (found - low) / want, np.rint((found - low) / want), atol=1e-9
+            )
             assert low <= found.min() <= found.max() <= high
             assert max(len(repr(float(x)).partition(".")[2]) for x in found) <= 1
         assert len(set(values.tolist())) == int((high - low) / step + 1e-9) + 1
@@ -255,9 +284,26 @@ def test_all_mistakes_of_a_schema_are_said_at_once() -> None:
             }
         )
     for told in (
-        *("unknown keys targt", "target 'absent'", "missing_values must be a list", "'a' identifies persons"),
-        *("max_rows is 0", "delimiter must", "decimal must", "thousands must", "encoding must", "date_format must"),
-        *("'a': kind is 'reel'", "'b' (count) has bounds -1", "'c' (count) has a step", "'d' (real) has a step of 3"),
+        *(
+            "unknown keys targt",
+            "target 'absent'",
+            "missing_values must be a list",
+            "'a' identifies persons",
+        ),
+        *(
+            "max_rows is 0",
+            "delimiter must",
+            "decimal must",
+            "thousands must",
+            "encoding must",
+            "date_format must",
+        ),
+        *(
+            "'a': kind is 'reel'",
+            "'b' (count) has bounds -1",
+            "'c' (count) has a step",
+            "'d' (real) has a step of 3",
+        ),
         *("'e' (binary) lists", "'f' is not a table"),
     ):
         assert told in str(caught.value), told
@@ -294,13 +340,18 @@ def test_editors_know_what_a_schema_may_hold() -> None:
 
     jsonschema = pytest.importorskip("jsonschema")
     content = json.loads(
-        importlib.resources.files("discreet.tabular.tables").joinpath("schema.json").read_text("utf-8")
+        importlib.resources.files("discreet.tabular.tables")
+        .joinpath("schema.json")
+        .read_text("utf-8")
     )
     jsonschema.Draft7Validator.check_schema(content)
     column = content["definitions"]["column"]["properties"]
     assert column["kind"]["enum"] == list(Kind)
     assert set(content["properties"]["csv"]["properties"]) == set(vars(CsvFormat()))
-    assert set(column) == {"kind", *(x for x in Column.__dataclass_fields__ if x not in ("name", "kind"))}
+    assert set(column) == {
+        "kind",
+        *(x for x in Column.__dataclass_fields__ if x not in ("name", "kind")),
+    }
     check = jsonschema.Draft7Validator(content)
     good = schema_to_toml(
         schema(
@@ -311,7 +362,11 @@ def test_editors_know_what_a_schema_may_hold() -> None:
             inferred=("born",),
             missing_values=("?",),
             bought=Bought(
-                columns=("born",), epsilon=0.1, delta=0, made_on=datetime.date(2026, 1, 2), statement="s.json"
+                columns=("born",),
+                epsilon=0.1,
+                delta=0,
+                made_on=datetime.date(2026, 1, 2),
+                statement="s.json",
             ),
         )
     )

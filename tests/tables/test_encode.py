@@ -6,7 +6,16 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.tabular.tables import Column, DataError, Kind, Missing, OutOfBounds, Schema, convert, encode
+from discreet.tabular.tables import (
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    OutOfBounds,
+    Schema,
+    convert,
+    encode,
+)
 
 
 def schema_of(*columns: Column, target: str | None = None) -> Schema:
@@ -37,7 +46,12 @@ def test_each_kind() -> None:
 
 def test_targets() -> None:
     table = pyarrow.table(
-        {"age": [20.0, 50.0], "visits": [3.0, 4.0], "flag": ["false", "true"], "region": ["south", "north"]}
+        {
+            "age": [20.0, 50.0],
+            "visits": [3.0, 4.0],
+            "flag": ["false", "true"],
+            "region": ["south", "north"],
+        }
     )
     real = encode(table, schema_of(AGE, FLAG, target="age"))
     np.testing.assert_array_equal(real.y, [-1, 0.5])
@@ -51,17 +65,23 @@ def test_a_dropped_row_is_a_record_that_contributes_nothing(tmp_path) -> None:
     """Records are NaN throughout, of which gradients are zero; their number is the table's, whatever the cells."""
     wage = Column(name="wage", kind=Kind.REAL, bounds=(0, 10), missing=Missing.DROP)
     described = schema_of(AGE, REGION, wage, target="wage")
-    table = pyarrow.table({"age": [20.0, 60.0, 40.0], "region": ["north"] * 3, "wage": [5.0, None, 10.0]})
+    table = pyarrow.table(
+        {"age": [20.0, 60.0, 40.0], "region": ["north"] * 3, "wage": [5.0, None, 10.0]}
+    )
     for raw in (False, True):
         records = encode(table, described, raw=raw)
         assert np.isnan(records.x[1]).all()
         assert np.isnan(records.y).tolist() == [False, True, False]
         assert np.isfinite(records.x[[0, 2]]).all()
-    out = encode(table.set_column(2, "wage", [[5.0, 99.0, 10.0]]), described, out_of_bounds="missing")
+    out = encode(
+        table.set_column(2, "wage", [[5.0, 99.0, 10.0]]), described, out_of_bounds="missing"
+    )
     np.testing.assert_array_equal(out.y, [0, np.nan, 1])
     stored = convert(table, described, tmp_path / "records")
     np.testing.assert_array_equal(stored.x, encode(table, described).x)
-    refusing = dataclasses.replace(described, columns=(AGE, REGION, dataclasses.replace(wage, missing="refuse")))
+    refusing = dataclasses.replace(
+        described, columns=(AGE, REGION, dataclasses.replace(wage, missing="refuse"))
+    )
     with pytest.raises(DataError, match='missing = "drop"'):
         encode(table, refusing)
     with pytest.raises(DataError, match="'wage': 'dorp' is not a valid Missing"):
@@ -82,12 +102,16 @@ def test_a_dropped_row_of_several_is_no_row_of_its_person(tmp_path) -> None:
 
 def test_columns_of_other_types_are_read_as_their_kind() -> None:
     """Integers and Booleans, as a pyarrow table of one's own has them."""
-    table = pyarrow.table({"age": [20, 40, None], "visits": [0, 5, 10], "flag": [True, False, True]})
+    table = pyarrow.table(
+        {"age": [20, 40, None], "visits": [0, 5, 10], "flag": [True, False, True]}
+    )
     age = Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR)
     records = encode(table, schema_of(age, VISITS, FLAG, target="flag"))
     np.testing.assert_array_equal(records.x, [[-1, 0, -1], [0, 0, 0], [0, 1, 1]])
     np.testing.assert_array_equal(records.y, [1, 0, 1])
-    np.testing.assert_array_equal(encode(table, schema_of(age, VISITS, target="visits")).y, [0, 5, 10])
+    np.testing.assert_array_equal(
+        encode(table, schema_of(age, VISITS, target="visits")).y, [0, 5, 10]
+    )
     wide = Column(name="age", kind=Kind.REAL, bounds=(0, 2.0**60))
     exact = encode(pyarrow.table({"age": [0, 2**53]}), schema_of(wide)).x
     np.testing.assert_array_equal(exact, [[-1], [2.0**-6 - 1]])
@@ -101,7 +125,12 @@ def test_missing_cells_are_refused_or_indicated() -> None:
         encode(pyarrow.table(cells), schema_of(AGE, REGION))
     indicated = [
         Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR),
-        Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south"), missing=Missing.INDICATOR),
+        Column(
+            name="region",
+            kind=Kind.CATEGORICAL,
+            categories=("north", "south"),
+            missing=Missing.INDICATOR,
+        ),
     ]
     records = encode(pyarrow.table(cells), schema_of(*indicated))
     np.testing.assert_array_equal(records.x, [[0, 1, 0, 1, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 0]])
@@ -113,13 +142,23 @@ def test_missing_cells_are_refused_or_indicated() -> None:
 def test_a_column_has_a_rule_of_its_own_for_what_it_does_not_allow() -> None:
     """Unwanted answers of the target drop their rows, and a misspelt category elsewhere is refused all the same."""
     vote = Column(
-        name="vote", kind=Kind.BINARY, categories=("N", "Y"), missing=Missing.DROP, out_of_bounds=OutOfBounds.MISSING
+        name="vote",
+        kind=Kind.BINARY,
+        categories=("N", "Y"),
+        missing=Missing.DROP,
+        out_of_bounds=OutOfBounds.MISSING,
     )
     described = schema_of(AGE, REGION, vote, target="vote")
-    cells = {"age": [20.0, 40.0, 60.0], "region": [REGION.categories[0]] * 3, "vote": ["N", "A", "Y"]}
+    cells = {
+        "age": [20.0, 40.0, 60.0],
+        "region": [REGION.categories[0]] * 3,
+        "vote": ["N", "A", "Y"],
+    }
     records = encode(pyarrow.table(cells), described)
     assert np.isnan(records.y).tolist() == [False, True, False]
-    with pytest.raises(DataError, match="'region' has values outside its public categories") as caught:
+    with pytest.raises(
+        DataError, match="'region' has values outside its public categories"
+    ) as caught:
         encode(pyarrow.table(cells | {"region": ["secretcell"] * 3}), described)
     assert "secretcell" not in str(caught.value)
     assert 'write out_of_bounds = "missing" and missing = "indicator"' in str(caught.value)
@@ -140,10 +179,14 @@ def test_a_column_has_a_rule_of_its_own_for_what_it_does_not_allow() -> None:
 
 def test_out_of_bounds_is_refused_or_clipped() -> None:
     table = pyarrow.table({"age": [20.0, 61.0, float("inf")]})
-    with pytest.raises(DataError, match="'age' has values outside its public bounds 20 to 60") as caught:
+    with pytest.raises(
+        DataError, match="'age' has values outside its public bounds 20 to 60"
+    ) as caught:
         encode(table, schema_of(AGE))
     assert "61" not in str(caught.value)
-    np.testing.assert_array_equal(encode(table, schema_of(AGE), out_of_bounds="clip").x, [[-1], [1], [1]])
+    np.testing.assert_array_equal(
+        encode(table, schema_of(AGE), out_of_bounds="clip").x, [[-1], [1], [1]]
+    )
 
 
 def test_errors_name_the_column_and_the_rule_but_no_cell() -> None:
@@ -165,11 +208,16 @@ def test_no_rows() -> None:
 
 
 def test_repr_shows_no_cells() -> None:
-    assert repr(encode(pyarrow.table({"age": [33.0]}), schema_of(AGE))) == "Records(1 records, 1 features)"
+    assert (
+        repr(encode(pyarrow.table({"age": [33.0]}), schema_of(AGE)))
+        == "Records(1 records, 1 features)"
+    )
 
 
 @hypothesis.given(
-    low=st.floats(-1e6, 1e6), width=st.floats(1e-3, 1e6), shares=st.lists(st.floats(0, 1), min_size=1, max_size=8)
+    low=st.floats(-1e6, 1e6),
+    width=st.floats(1e-3, 1e6),
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=8),
 )
 @hypothesis.settings(deadline=None, max_examples=50)
 def test_numbers_stay_within_one(low: float, width: float, shares: list[float]) -> None:

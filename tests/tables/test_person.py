@@ -5,7 +5,15 @@ import pyarrow
 import pytest
 import scipy.stats
 
-from discreet.tabular.tables import Column, DataError, Kind, Schema, encode, keep_one_row_a_person, rows_of_persons
+from discreet.tabular.tables import (
+    Column,
+    DataError,
+    Kind,
+    Schema,
+    encode,
+    keep_one_row_a_person,
+    rows_of_persons,
+)
 
 AGE = Column(name="age", kind=Kind.REAL, bounds=(0, 100))
 SICK = Column(name="sick", kind=Kind.BINARY, categories=("0", "1"))
@@ -24,7 +32,8 @@ def test_each_person_keeps_one_row_and_the_same_with_the_same_key() -> None:
     assert sorted(persons[keep]) == sorted(set(persons))
     np.testing.assert_array_equal(keep, kept(list(persons)))
     assert (keep != kept(list(persons), bytes(32))).any()
-    # Two keys of the system agree on all of 40 people with 5 rows each with a probability below 1e-20.
+    # Two keys of the system agree on all of 40 people with 5 rows each with a probability below
+    # 1e-20.
     assert (kept(list(persons), None) != kept(list(persons), None)).any()
 
 

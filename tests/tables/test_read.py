@@ -51,7 +51,9 @@ def test_columns_are_read_as_the_schema_says(tmp_path) -> None:
     """Codes such as 01 are texts although they look like numbers."""
     path = write(tmp_path, b"code,y\n01,1\n02,0\n")
     schema = schema_from_bounds("code=01|02|03,y=0|1", target="y")
-    np.testing.assert_array_equal(encode(read_table(path, schema), schema).x, [[1, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(
+        encode(read_table(path, schema), schema).x, [[1, 0, 0], [0, 1, 0]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,11 @@ def test_columns_are_read_as_the_schema_says(tmp_path) -> None:
         (b"age,region,smoker\n", "t.csv", "no rows"),
         (b"age,region,smoker", "t.csv", "has a header but no rows"),
         (b"<html>secretcell</html>", "t.csv", "no column age"),
-        (b"Age, region,smoker\n1,north,no\n", "t.csv", "correct the capitals or spaces of age, region"),
+        (
+            b"Age, region,smoker\n1,north,no\n",
+            "t.csv",
+            "correct the capitals or spaces of age, region",
+        ),
         (b"age,region\n1,north\n", "t.csv", "no column smoker. Its first line must hold the names"),
         (b"secretcell,north,no\n1,north,no\n", "t.csv", "add it if the file has none"),
         (b"age,age,region,smoker\n1,1,north,no\n", "t.csv", "1 column name.s. twice"),
@@ -94,7 +100,11 @@ def test_columns_without_a_name_are_left_alone(tmp_path) -> None:
     """A spreadsheet's rows end in delimiters, and a data frame's begin with their number."""
     path = write(tmp_path, b",age,region,smoker,,\n0,50,north,no,,\n1,75,east,yes,,\n")
     assert read_table(path, SCHEMA)["age"].to_pylist() == [50, 75]
-    assert [column.name for column in infer_columns_non_private(path, None).columns] == ["age", "region", "smoker"]
+    assert [column.name for column in infer_columns_non_private(path, None).columns] == [
+        "age",
+        "region",
+        "smoker",
+    ]
 
 
 def test_only_a_table_without_rows_is_called_empty(tmp_path) -> None:
@@ -165,7 +175,13 @@ def test_kinds_come_from_the_types_of_a_parquet_file(tmp_path) -> None:
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     found = column_kinds(tmp_path / "t.parquet")
-    assert found == {"age": "real", "height": "real", "sex": "categorical", "ill": "binary", "born": "date"}
+    assert found == {
+        "age": "real",
+        "height": "real",
+        "sex": "categorical",
+        "ill": "binary",
+        "born": "date",
+    }
     assert column_kinds(write(tmp_path, CSV)) == {}
 
 
@@ -179,13 +195,17 @@ def test_categories_that_are_numbers_match_by_value(tmp_path) -> None:
         with pytest.raises(DataError, match=r"outside its public categories|missing cells"):
             encode(read_table(write(tmp_path, b"ward\n" + cell + b"\n"), schema), schema)
     both = Schema(columns=(Column(name="ward", kind=Kind.CATEGORICAL, categories=("1", "1.0")),))
-    assert encode(read_table(write(tmp_path, b"ward\n1\n1.0\n"), both), both).x.tolist() == [[1, 0], [0, 1]]
+    assert encode(read_table(write(tmp_path, b"ward\n1\n1.0\n"), both), both).x.tolist() == [
+        [1, 0],
+        [0, 1],
+    ]
 
 
 def test_real_table_of_adult(table) -> None:
     path = table("adult.csv.gz")
     schema = schema_from_bounds(
-        "age=17:90,hours_per_week=1:99,education_num=1:16,sex=Female|Male,income=<=50K|>50K", target="income"
+        "age=17:90,hours_per_week=1:99,education_num=1:16,sex=Female|Male,income=<=50K|>50K",
+        target="income",
     )
     records = encode(read_table(path, schema), schema)
     assert records.x.shape == (48_842, 4)
@@ -205,12 +225,18 @@ def test_real_table_of_adult(table) -> None:
 def test_one_schema_reads_words_and_truth_values(tmp_path, categories, words) -> None:
     """A CSV file's words and a Parquet file's truth values are the same records, whichever category comes first."""
     schema = Schema(
-        columns=(Column(name="smoker", kind=Kind.BINARY, categories=categories, missing=Missing.INDICATOR),)
+        columns=(
+            Column(
+                name="smoker", kind=Kind.BINARY, categories=categories, missing=Missing.INDICATOR
+            ),
+        )
     )
     truth = [True, False, None, True]
     pyarrow.parquet.write_table(pyarrow.table({"smoker": truth}), tmp_path / "a.parquet")
     texts = ["" if x is None else words[x] for x in truth]
-    (tmp_path / "a.csv").write_text("smoker\n" + "\n".join(f'"{x}"' if x else '""' for x in texts) + "\n")
+    (tmp_path / "a.csv").write_text(
+        "smoker\n" + "\n".join(f'"{x}"' if x else '""' for x in texts) + "\n"
+    )
     tables = [read_table(tmp_path / name, schema) for name in ("a.parquet", "a.csv")]
     one, other = (encode(table, schema).x for table in tables)
     assert one.tolist() == other.tolist()
@@ -218,6 +244,10 @@ def test_one_schema_reads_words_and_truth_values(tmp_path, categories, words) ->
 
 
 def test_truth_values_without_words_are_refused_with_the_remedy() -> None:
-    schema = Schema(columns=(Column(name="smoker", kind=Kind.BINARY, categories=("never", "ever")),))
-    with pytest.raises(DataError, match=r'holds truth values.*write categories = \["false", "true"\]'):
+    schema = Schema(
+        columns=(Column(name="smoker", kind=Kind.BINARY, categories=("never", "ever")),)
+    )
+    with pytest.raises(
+        DataError, match=r'holds truth values.*write categories = \["false", "true"\]'
+    ):
         read_table(pyarrow.table({"smoker": [True, False]}), schema)

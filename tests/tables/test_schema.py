@@ -43,7 +43,10 @@ def test_toml_is_read_whole(tmp_path) -> None:
             Column(name="age", kind=Kind.REAL, bounds=(17.0, 90.0)),
             Column(name="visits", kind=Kind.COUNT, bounds=(0.0, 50.0)),
             Column(
-                name="region", kind=Kind.CATEGORICAL, categories=("north", "south", "east"), missing=Missing.INDICATOR
+                name="region",
+                kind=Kind.CATEGORICAL,
+                categories=("north", "south", "east"),
+                missing=Missing.INDICATOR,
             ),
             Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes")),
         ),
@@ -135,7 +138,12 @@ def test_bad_columns_are_refused(column, needle) -> None:
 
 @pytest.mark.parametrize(
     ("content", "needle"),
-    [(b"a = ", "not valid TOML"), (b"\xff\xfe", "not UTF-8"), (b"x = 1", "unknown keys x"), (b"", "no .columns.NAME.")],
+    [
+        (b"a = ", "not valid TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"x = 1", "unknown keys x"),
+        (b"", "no .columns.NAME."),
+    ],
 )
 def test_bad_schema_files_are_refused(tmp_path, content, needle) -> None:
     path = tmp_path / "schema.toml"

@@ -20,8 +20,12 @@ from discreet.tabular.tables import (
     schema_to_toml,
 )
 
-BORN = Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2000, 12, 31)))
-PAIN = Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much"), missing=Missing.INDICATOR)
+BORN = Column(
+    name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2000, 12, 31))
+)
+PAIN = Column(
+    name="pain", kind=Kind.ORDERED, categories=("none", "some", "much"), missing=Missing.INDICATOR
+)
 AGE = Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years")
 
 
@@ -45,7 +49,9 @@ def test_the_further_kinds_units_and_the_person() -> None:
 
 
 def test_a_target_in_other_capitals_is_asked_about() -> None:
-    with pytest.raises(DataError, match=r"'Vote' is not described: did you mean vote\? If not, give its bounds"):
+    with pytest.raises(
+        DataError, match=r"'Vote' is not described: did you mean vote\? If not, give its bounds"
+    ):
         schema_from_bounds("vote=0:9,age=0:9", target="Vote")
 
 
@@ -66,7 +72,9 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
     max_rows=st.integers(1, 9),
 )
 @hypothesis.settings(deadline=None, max_examples=100)
-def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, low: float, max_rows: int) -> None:
+def test_a_written_schema_is_read_back(
+    name: str, texts: list[str], unit: str, low: float, max_rows: int
+) -> None:
     """Whatever the names and categories hold: quotes, dots, line ends, control characters."""
     hypothesis.assume(name not in ("born", "pain", "n"))
     schema = Schema(
@@ -88,10 +96,13 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
 def test_a_template_needs_filling_in(tmp_path) -> None:
     path = tmp_path / "schema.toml"
     path.write_text(schema_template(["age", 'a "quoted" name']), encoding="utf-8")
-    with pytest.raises(DataError, match=r"column 'age' .*: kind is not filled in: choose one of real, count") as caught:
+    with pytest.raises(
+        DataError, match=r"column 'age' .*: kind is not filled in: choose one of real, count"
+    ) as caught:
         schema_from_toml(path)
-    assert 'person is not filled in: name the column that identifies persons, or write person = "each row"' in str(
-        caught.value
+    assert (
+        'person is not filled in: name the column that identifies persons, or write person = "each row"'
+        in str(caught.value)
     )
     filled = path.read_text().replace('{kind = ""}', '{kind = "real", bounds = [0, 1]}')
     filled = filled.replace('person = ""', 'person = "each row"')
@@ -106,16 +117,17 @@ def test_a_template_needs_filling_in(tmp_path) -> None:
         ('person = "id"\nrows_per_person = 3', "unknown keys rows_per_person"),
         ('person = {column = "id", rows = 3}', "the schema's person has unknown keys rows"),
         ("person = {max_rows = 3}", "person names no column"),
-        ('person = {column = "id", max_rows = 0}', "max_rows is 0; it must be an integer of at least 1"),
+        (
+            'person = {column = "id", max_rows = 0}',
+            "max_rows is 0; it must be an integer of at least 1",
+        ),
         ('person = {column = "id", max_rows = 2.5}', "max_rows is 2.5; it must be an integer"),
         ('non_private_from_data = ["height"]', "says that height was inferred"),
         ('missing_values = ["?", "b"]', "category 'b', which also stands for a missing cell"),
     ],
 )
 def test_contradictions_in_a_file_are_refused(text: str, needle: str) -> None:
-    columns = (
-        '[columns.age]\nkind = "real"\nbounds = [0, 1]\n[columns.c]\nkind = "categorical"\ncategories = ["a", "b"]\n'
-    )
+    columns = '[columns.age]\nkind = "real"\nbounds = [0, 1]\n[columns.c]\nkind = "categorical"\ncategories = ["a", "b"]\n'
     with pytest.raises(DataError, match=needle):
         read(f"{text}\n{columns}")
 
@@ -157,7 +169,11 @@ def test_columns_with_the_same_mistake_are_named_together() -> None:
 
 def test_a_template_has_a_line_for_each_column_and_the_kinds_that_types_suggest() -> None:
     kinds = {"a": Kind.REAL, "b": Kind.CATEGORICAL, "c": Kind.DATE, "d": Kind.BINARY}
-    lines = schema_template([*kinds, "e"], kinds=kinds, person="each row").split("[columns]\n")[1].splitlines()
+    lines = (
+        schema_template([*kinds, "e"], kinds=kinds, person="each row")
+        .split("[columns]\n")[1]
+        .splitlines()
+    )
     assert lines == [
         'a = {kind = "real", bounds = []}',
         'b = {kind = "categorical", categories = []}',
@@ -165,7 +181,9 @@ def test_a_template_has_a_line_for_each_column_and_the_kinds_that_types_suggest(
         'd = {kind = "binary", categories = ["false", "true"]}',
         'e = {kind = ""}',
     ]
-    with pytest.raises(DataError, match=r"'a': bounds must be two numbers.*'b' .categorical. has 0 categories"):
+    with pytest.raises(
+        DataError, match=r"'a': bounds must be two numbers.*'b' .categorical. has 0 categories"
+    ):
         read("[columns]\n" + "\n".join(lines[:4]))
 
 

@@ -23,7 +23,12 @@ COLUMNS: dict[str, Any] = {
     "w": {"kind": "real", "bounds": [0, 8]},
     "ill": {"kind": "binary", "categories": ["no", "yes"]},
 }
-TABLE = {"id": ["a", "b", "a", "c"], "age": [20, 40, 60, 80], "w": [2.0, 8.0, 4.0, 0.0], "ill": ["no", "yes"] * 2}
+TABLE = {
+    "id": ["a", "b", "a", "c"],
+    "age": [20, 40, 60, 80],
+    "w": [2.0, 8.0, 4.0, 0.0],
+    "ill": ["no", "yes"] * 2,
+}
 
 
 def schema_of(**changes: Any) -> Any:
@@ -48,14 +53,19 @@ def test_a_weight_is_no_feature_and_a_share_of_the_largest(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("max_rows", [0, 1, 2])
-def test_converted_weights_are_those_of_their_records(tmp_path: Path, max_rows: int, shards: int) -> None:
+def test_converted_weights_are_those_of_their_records(
+    tmp_path: Path, max_rows: int, shards: int
+) -> None:
     person = {"person": {"column": "id", "max_rows": max_rows}} if max_rows else {}
     schema = schema_of(**person)
     wanted = encode(TABLE, schema, key=bytes(32))
     found = convert(TABLE, schema, tmp_path / "out", key=bytes(32), shards=shards)
 
     def rows(records: Records) -> list[Any]:
-        arrays = [x if isinstance(x, np.ndarray) else x.whole() for x in (records.x, records.y, records.weights)]
+        arrays = [
+            x if isinstance(x, np.ndarray) else x.whole()
+            for x in (records.x, records.y, records.weights)
+        ]
         together = np.concatenate([arrays[0], arrays[1][..., None], arrays[2][..., None]], axis=-1)
         return sorted(together.reshape(len(together), -1).tolist())
 
@@ -90,7 +100,11 @@ def test_weights_above_the_bound_are_the_column_rules(tmp_path: Path) -> None:
         ({"weight": "v"}, "'v' is not described"),
         ({"weight": "ill"}, "both target and weight"),
         (
-            {"weight": "w", "target": None, "columns": {"w": {"kind": "binary"}, "age": COLUMNS["age"]}},
+            {
+                "weight": "w",
+                "target": None,
+                "columns": {"w": {"kind": "binary"}, "age": COLUMNS["age"]},
+            },
             "a number from 0",
         ),
         ({"columns": COLUMNS | {"w": {"kind": "real", "bounds": [-1, 8]}}}, "a number from 0"),

@@ -15,7 +15,19 @@ from .operands import CONSTANTS, FLOATS, NUMBERS, ROWS, TRACED, TRUTHS, WHOLE, C
 CASES: dict[str, list[Case]] = {}
 PUBLIC = (*CONSTANTS, *TRACED)
 MEETING = (
-    *("raw", "finite", "limited", "limited or NaN", "below", "clipped", "other", "masked", "placed", "norm", "factor"),
+    *(
+        "raw",
+        "finite",
+        "limited",
+        "limited or NaN",
+        "below",
+        "clipped",
+        "other",
+        "masked",
+        "placed",
+        "norm",
+        "factor",
+    ),
     *("sum", "other sum", "small", "scalar", "two", "zero", "line", "places", "table of numbers"),
 )
 FEW = ("raw", "limited", "placed", "sum", "line", "places")
@@ -25,7 +37,12 @@ def enter(name: str, function: Callable[..., Any], *names: str, **options: Any) 
     CASES.setdefault(name, []).append(Case(function, names, **options))
 
 
-def each(name: str, function: Callable[..., Any], names: Sequence[str] = (*FLOATS, *NUMBERS), **options: Any) -> None:
+def each(
+    name: str,
+    function: Callable[..., Any],
+    names: Sequence[str] = (*FLOATS, *NUMBERS),
+    **options: Any,
+) -> None:
     """One operand, of all kinds."""
     enter(name, lambda *xs: [function(x) for x in xs], *names, **options)
 
@@ -34,13 +51,19 @@ def pairs(name: str, function: Callable[..., Any], names: Sequence[str] = FEW) -
     """Two operands, of all kinds, in any order."""
     own = [i for i, x in enumerate(names) if x not in PUBLIC]
     both = [(i, j) for i in range(len(names)) for j in range(len(names)) if i in own or j in own]
-    enter(name, lambda *xs: [function(*jnp.broadcast_arrays(xs[i], xs[j])) for i, j in both], *names)
+    enter(
+        name, lambda *xs: [function(*jnp.broadcast_arrays(xs[i], xs[j])) for i, j in both], *names
+    )
 
 
 def triples(name: str, function: Callable[..., Any], choices: Sequence[Sequence[str]]) -> None:
     names = sorted({x for choice in choices for x in choice})
     places = [[names.index(x) for x in choice] for choice in choices]
-    enter(name, lambda *xs: [function(*jnp.broadcast_arrays(*(xs[i] for i in place))) for place in places], *names)
+    enter(
+        name,
+        lambda *xs: [function(*jnp.broadcast_arrays(*(xs[i] for i in place))) for place in places],
+        *names,
+    )
 
 
 def _elementwise() -> None:
@@ -60,8 +83,33 @@ def _elementwise() -> None:
             "cos",
             "cosh",
         ),
-        *("digamma", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "lgamma", "log", "log1p"),
-        *("logistic", "neg", "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"),
+        *(
+            "digamma",
+            "erf",
+            "erf_inv",
+            "erfc",
+            "exp",
+            "exp2",
+            "expm1",
+            "floor",
+            "is_finite",
+            "lgamma",
+            "log",
+            "log1p",
+        ),
+        *(
+            "logistic",
+            "neg",
+            "round",
+            "rsqrt",
+            "sign",
+            "sin",
+            "sinh",
+            "sqrt",
+            "square",
+            "tan",
+            "tanh",
+        ),
     ):
         each(name, getattr(lax, name))
     for name in ("log2", "one_minus_square"):
@@ -89,9 +137,19 @@ def _elementwise() -> None:
     each("reduce_precision", lambda x: lax.reduce_precision(x, 5, 7))
     each("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint32), FEW[:3])
     for kind in ("float16", "bfloat16", "int32", "uint8", "bool"):
-        each("convert_element_type", lambda x, kind=kind: lax.convert_element_type(x, kind), (*ROWS, "sum"))
-        each("convert_element_type", lambda x, kind=kind: lax.convert_element_type(x, kind), (*WHOLE, *TRUTHS))
-    each("convert_element_type", lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), (*ROWS, "sum"))
+        each(
+            "convert_element_type",
+            lambda x, kind=kind: lax.convert_element_type(x, kind),
+            (*ROWS, "sum"),
+        )
+        each(
+            "convert_element_type",
+            lambda x, kind=kind: lax.convert_element_type(x, kind),
+            (*WHOLE, *TRUTHS),
+        )
+    each(
+        "convert_element_type", lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), (*ROWS, "sum")
+    )
     for name in ("abs", "neg", "sign", "population_count", "clz", "not"):
         each(name, getattr(lax, {"not": "bitwise_not"}.get(name, name)), WHOLE)
     each("not", lax.bitwise_not, TRUTHS)
@@ -114,7 +172,9 @@ def _elementwise() -> None:
         pairs(name, getattr(lax, name), (*WHOLE, "numbers"))
     each("eq", lambda x: lax.eq(x, x))
     for name in ("eq", "ne"):
-        each(name, lambda x: [jnp.nan_to_num(x), jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)])
+        each(
+            name, lambda x: [jnp.nan_to_num(x), jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)]
+        )
     for primitive in (p.eq_to_p, p.lt_to_p, p.le_to_p):
         pairs(primitive.name, primitive.bind)
     for name in ("and", "or", "xor"):
@@ -123,7 +183,10 @@ def _elementwise() -> None:
         pairs(name, bits, (*WHOLE, "numbers"))
     for name in ("shift_left", "shift_right_logical", "shift_right_arithmetic", "rem"):
         pairs(name, getattr(lax, name), (*WHOLE, "numbers"))
-    bounds = [("zero", x, "one") for x in FLOATS] + [("two", "raw", "limited"), ("places", "limited or NaN", "one")]
+    bounds = [("zero", x, "one") for x in FLOATS] + [
+        ("two", "raw", "limited"),
+        ("places", "limited or NaN", "one"),
+    ]
     triples("clamp", lax.clamp, [*bounds, ("scalar", "sum", "one"), ("zero", "one", "sum")])
 
 

@@ -1,8 +1,9 @@
 """Compare the checker's claims about a value with the numbers that the program computes.
 
-A program is run three times: on a table, on a neighbour of it, and on the table in another order. Then every claim made on
-the way is looked at, and not only the last: that rows depend on their own record, their bounds, whether they are finite,
-where they are zero, what a norm is the norm of, what a sum may change by.
+A program is run three times: on a table, on a neighbour of it, and on the table in another order.
+Then every claim made on the way is looked at, and not only the last: that rows depend on their own
+record, their bounds, whether they are finite, where they are zero, what a norm is the norm of, what
+a sum may change by.
 """
 
 import dataclasses
@@ -75,7 +76,9 @@ class Watching(Checker):
         if not self._within and primitive not in INLINED:
             self.seen += [self.entry(primitive.name, x) for x in outputs]
             if primitive in (NOISE, CHOOSE):
-                self.handed.append(Handed(self.items[before:], tuple(isinstance(x, Public) for x in outputs)))
+                self.handed.append(
+                    Handed(self.items[before:], tuple(isinstance(x, Public) for x in outputs))
+                )
         return outputs
 
     def entry(self, maker: str, value: Any) -> Seen:
@@ -154,9 +157,13 @@ class Book:
         self.symbols: dict[int, float] = {}
         for item in seen:
             scale = item.value.scale if isinstance(item.value, Public) else None
-            plain = scale is not None and scale.factor == 1.0 and [x[1] for x in scale.powers] == [1.0]
+            plain = (
+                scale is not None and scale.factor == 1.0 and [x[1] for x in scale.powers] == [1.0]
+            )
             if plain and item.numbers[0].size:
-                self.symbols.setdefault(scale.powers[0][0], abs(float(item.numbers[0].reshape(-1)[0])))
+                self.symbols.setdefault(
+                    scale.powers[0][0], abs(float(item.numbers[0].reshape(-1)[0]))
+                )
 
     def size(self, scale: Any) -> float | None:
         """A bound as a number."""
@@ -171,10 +178,16 @@ class Book:
             return None
         found: dict[Any, list[tuple[Any, float]]] = {}
         for term, size in zip(terms, sizes, strict=True):
-            found.setdefault((term.group, term.source), []).append((term.leaves, float(size or 0.0)))
-        alone = [all(not a & b for i, (a, _) in enumerate(x) for b, _ in x[:i]) for x in found.values()]
+            found.setdefault((term.group, term.source), []).append(
+                (term.leaves, float(size or 0.0))
+            )
+        alone = [
+            all(not a & b for i, (a, _) in enumerate(x) for b, _ in x[:i]) for x in found.values()
+        ]
         groups = [[size for _, size in x] for x in found.values()]
-        return sum(math.hypot(*x) if apart else sum(x) for x, apart in zip(groups, alone, strict=True))
+        return sum(
+            math.hypot(*x) if apart else sum(x) for x, apart in zip(groups, alone, strict=True)
+        )
 
     def rows(self, value: Private, numbers: np.ndarray) -> np.ndarray | None:
         """One row per record, in the order of the records; None where they are not those of the table."""
@@ -204,22 +217,34 @@ class Book:
         if isinstance(value, Public):
             yield from self.about_public(value, item.numbers)
         elif isinstance(value, Private):
-            for run, numbers in enumerate(item.numbers if item.numbers[0].dtype.kind != "c" else ()):
+            for run, numbers in enumerate(
+                item.numbers if item.numbers[0].dtype.kind != "c" else ()
+            ):
                 yield from self.about_numbers(value, numbers.astype(np.float64), run)
             yield from self.about_rows(value, item.numbers)
             yield from self.about_sum(value, item.numbers)
 
     def about_public(self, value: Public, numbers: tuple[np.ndarray, ...]) -> Iterator[str]:
         first = numbers[0]
-        if not all(np.array_equal(first, x, equal_nan=first.dtype.kind == "f") for x in numbers[:2]):
+        if not all(
+            np.array_equal(first, x, equal_nan=first.dtype.kind == "f") for x in numbers[:2]
+        ):
             yield "public, but it depends on the records"
-        if value.const is not None and not np.allclose(first, value.const, rtol=1e-5, atol=0, equal_nan=True):
+        if value.const is not None and not np.allclose(
+            first, value.const, rtol=1e-5, atol=0, equal_nan=True
+        ):
             yield "known, but as something else"
         for axis in value.uniform:
-            if first.size and not np.array_equal(first, np.broadcast_to(first.take([0], axis), first.shape), True):
+            if first.size and not np.array_equal(
+                first, np.broadcast_to(first.take([0], axis), first.shape), True
+            ):
                 yield f"it changes along axis {axis}"
         size = None if value.scale is None else self.size(value.scale)
-        if size is not None and np.isfinite(size) and not np.allclose(np.abs(first), size, rtol=1e-4, atol=0):
+        if (
+            size is not None
+            and np.isfinite(size)
+            and not np.allclose(np.abs(first), size, rtol=1e-4, atol=0)
+        ):
             yield "it is another multiple"
 
     def about_numbers(self, value: Private, numbers: np.ndarray, run: int) -> Iterator[str]:
@@ -246,7 +271,9 @@ class Book:
             if batch in value.zero and rows[those].any():
                 yield "not zero where there is no record, or where there is one"
         bound = None if value.terms is None or not value.finite else self.total(value.terms)
-        if bound is not None and (longest := np.linalg.norm(rows, axis=1).max(initial=0)) > bound * (1 + ROUNDING):
+        if bound is not None and (
+            longest := np.linalg.norm(rows, axis=1).max(initial=0)
+        ) > bound * (1 + ROUNDING):
             yield f"a row of {longest} and not of {bound}"
         if value.most is not None and (true := rows.sum(1).max(initial=0)) > value.most:
             yield f"{true} elements of a record are true and not {value.most}"
@@ -291,30 +318,46 @@ class Book:
             if theirs.shape != numbers.shape or not np.isfinite(numbers[theirs]).all():
                 yield "no number where there was one"
         if content in self.contents:
-            rows = self.rows(self.contents[content].value, _real(self.contents[content].numbers[run]))
+            rows = self.rows(
+                self.contents[content].value, _real(self.contents[content].numbers[run])
+            )
             if rows is not None and not np.isfinite(own[np.isfinite(rows).all(1)]).all():
                 yield "no number where all were"
 
-    def about_norm(self, value: Private, numbers: np.ndarray, own: np.ndarray, run: int) -> Iterator[str]:
+    def about_norm(
+        self, value: Private, numbers: np.ndarray, own: np.ndarray, run: int
+    ) -> Iterator[str]:
         norm = value.norm_of
         if norm is None or any(c not in self.contents for c in norm.contents):
             return
-        parts = [self.rows(x.value, _real(x.numbers[run])) for x in map(self.contents.get, norm.contents)]
+        parts = [
+            self.rows(x.value, _real(x.numbers[run])) for x in map(self.contents.get, norm.contents)
+        ]
         bound = self.size(norm.bound)
         if bound is None or any(x is None for x in parts):
             return
         n = np.linalg.norm(np.concatenate([x for x in parts if x is not None], 1), axis=1)
         usual = np.isfinite(n) & (n > 1e-10) & (n < 1e15)
         n, own, more = n[usual], own[usual], 1 + 10 * ROUNDING
-        if norm.finite and not usual.all() and not all(np.isfinite(x).all() for x in parts if x is not None):
+        if (
+            norm.finite
+            and not usual.all()
+            and not all(np.isfinite(x).all() for x in parts if x is not None)
+        ):
             yield "a norm of numbers that are none"
         if norm.kind == "squares" and (own.sum(1) * more < n**2).any():
             yield "squares that are too small"
         if norm.kind == "norm" and (own.min(1, initial=np.inf) * bound * more < n).any():
             yield "a norm that is too small"
-        if norm.kind == "factor" and norm.safe and (np.abs(own).max(1, initial=0) * n > bound * more).any():
+        if (
+            norm.kind == "factor"
+            and norm.safe
+            and (np.abs(own).max(1, initial=0) * n > bound * more).any()
+        ):
             yield "a factor that is too large"
-        if norm.kind == "shares" and (np.abs(numbers).max(initial=0) > 1 or (own.max(1, initial=0) < 1).any()):
+        if norm.kind == "shares" and (
+            np.abs(numbers).max(initial=0) > 1 or (own.max(1, initial=0) < 1).any()
+        ):
             yield "none of a row's shares is 1, or one is above"
         decides = {"above": own == 0, "below": own != 0}.get(norm.kind)
         if decides is not None and (n[decides.any(1)] > bound * more).any():
@@ -336,7 +379,10 @@ class Book:
         if bound is None or value.batch is None or value.batch.whole is not self.world.batch:
             return
         apart = np.abs(np.float64(numbers[0]) - np.float64(numbers[1]))
-        if value.moves is not None and not apart.max(initial=0) <= self.factor * value.moves * (1 + ROUNDING) + TINY:
+        if (
+            value.moves is not None
+            and not apart.max(initial=0) <= self.factor * value.moves * (1 + ROUNDING) + TINY
+        ):
             yield f"an element that moves by {apart.max()} and not by {self.factor * value.moves}"
         seen = _distance(numbers)
         if not seen <= self.factor * bound * (1 + ROUNDING) + TINY:
@@ -347,11 +393,20 @@ class Book:
         shares: dict[tuple[int, bool], dict[frozenset[int], np.ndarray]] = {}
         for item in self.seen:
             value = item.value
-            if not isinstance(value, Private) or value.terms is None or len(value.terms) != 1 or not value.finite:
+            if (
+                not isinstance(value, Private)
+                or value.terms is None
+                or len(value.terms) != 1
+                or not value.finite
+            ):
                 continue
             (term,) = value.terms
             bound = self.size(term.bound)
-            if not bound or term.source is not self.world.batch or value.batch is not self.world.batch:
+            if (
+                not bound
+                or term.source is not self.world.batch
+                or value.batch is not self.world.batch
+            ):
                 continue
             rows = self.rows(value, item.numbers[0].astype(np.float64))
             if value.axes is not None and rows is not None:
@@ -375,7 +430,10 @@ class Book:
         known: dict[int, bytes] = {}
         for item in self.seen:
             if isinstance(item.value, Key):
-                names, data = item.value.names.reshape(-1), [x.reshape(item.value.names.size, -1) for x in item.numbers]
+                names, data = (
+                    item.value.names.reshape(-1),
+                    [x.reshape(item.value.names.size, -1) for x in item.numbers],
+                )
                 for i, name in enumerate(names):
                     if known.setdefault(int(name), data[0][i].tobytes()) != data[0][i].tobytes():
                         yield f"{item.maker}: a key under the name of another"
@@ -389,16 +447,28 @@ class Book:
     def about_release(self, item: Handed) -> Iterator[str]:
         """Check that one record moves the release, in units of the noise, by no more than was recorded."""
         *leaves, size = zip(*item.numbers, strict=True)
-        moved = [np.nan_to_num(np.abs(np.float64(a) - np.float64(b)), nan=1e30, posinf=1e30) for a, b, *_ in leaves]
-        moved = np.concatenate([x.reshape(-1) * out for x, out in zip(moved, item.released, strict=True)])
+        moved = [
+            np.nan_to_num(np.abs(np.float64(a) - np.float64(b)), nan=1e30, posinf=1e30)
+            for a, b, *_ in leaves
+        ]
+        moved = np.concatenate(
+            [x.reshape(-1) * out for x, out in zip(moved, item.released, strict=True)]
+        )
         moved = moved / float(np.abs(size[0])) / self.factor
         loads = sum(load for x in item.items for load in _worst(x.loads))
         if any(x.mechanism is CHOICE for x in item.items):
             # With nothing for the rounding to the grid of 2^-16.
-            if moved.max() > np.sqrt(loads) * (1 + ROUNDING) + 2.0**-15 / float(np.abs(size[0])) + TINY:
+            if (
+                moved.max()
+                > np.sqrt(loads) * (1 + ROUNDING) + 2.0**-15 / float(np.abs(size[0])) + TINY
+            ):
                 yield "choice: a record moves a score by more than was recorded"
         elif any(x.mechanism.norm == 1 for x in item.items):
-            if moved.sum() > sum(np.sqrt(sum(_worst(x.loads)) * x.size) for x in item.items) * (1 + ROUNDING) + TINY:
+            if (
+                moved.sum()
+                > sum(np.sqrt(sum(_worst(x.loads)) * x.size) for x in item.items) * (1 + ROUNDING)
+                + TINY
+            ):
                 yield "laplace: a record moves what is released by more than was recorded"
         elif np.linalg.norm(moved) > np.sqrt(loads) * (1 + ROUNDING) + TINY:
             yield "gaussian: a record moves what is released by more than was recorded"

@@ -1,6 +1,7 @@
 """Helpers of the attacks: their list, and the honest parts of dishonest programs.
 
-Each program is listed with the largest noise multiplier that may truthfully be claimed for it; 0 where there is none.
+Each program is listed with the largest noise multiplier that may truthfully be claimed for it; 0
+where there is none.
 """
 
 import jax.numpy as jnp

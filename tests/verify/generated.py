@@ -56,7 +56,9 @@ def _same(function):
 
 OPERATIONS = {
     "clip": _per_row(lambda r, x, y, m: dp.clip_records(x, float(r.choice([0.5, 1.0, 2.0])))),
-    "clip two": _per_row(lambda r, x, y, m: dp.clip_records((x, y), 1.0)[0] if y.ndim and y.shape[0] == N else x),
+    "clip two": _per_row(
+        lambda r, x, y, m: dp.clip_records((x, y), 1.0)[0] if y.ndim and y.shape[0] == N else x
+    ),
     "clip one row": lambda r, x, y, m: dp.clip_records(x[None], 1.0)[0],
     "sum": _per_row(lambda r, x, y, m: dp.sum_records(x, m)),
     "mask": _per_row(lambda r, x, y, m: jnp.where(rows_of(m, x), x, 0.0)),
@@ -66,17 +68,25 @@ OPERATIONS = {
     "norm min": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, 1.0 / _norm(x))),
     "norm max": _per_row(lambda r, x, y, m: x / jnp.maximum(1.0, _norm(x) / 0.5)),
     "norm where": _per_row(lambda r, x, y, m: jnp.where(_norm(x) > 1.0, x / _norm(x), x)),
-    "norm of other": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, 1.0 / _norm(y)) if y.shape == x.shape else x),
+    "norm of other": _per_row(
+        lambda r, x, y, m: x * jnp.minimum(1.0, 1.0 / _norm(y)) if y.shape == x.shape else x
+    ),
     "norm eps": _per_row(lambda r, x, y, m: x / (_norm(x) + 0.1)),
-    "norm rsqrt": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, jax.lax.rsqrt(1e-6 + jnp.square(_norm(x))))),
+    "norm rsqrt": _per_row(
+        lambda r, x, y, m: x * jnp.minimum(1.0, jax.lax.rsqrt(1e-6 + jnp.square(_norm(x))))
+    ),
     "norm factor twice": _per_row(lambda r, x, y, m: x * 3.0 * jnp.minimum(1.0, 1.0 / _norm(x))),
     "guard": lambda r, x, y, m: _guard(x),
     "guard rows": _per_row(lambda r, x, y, m: jnp.where(jnp.isfinite(_norm(x)), x, 0.0)),
     "guard turned": lambda r, x, y, m: jnp.where(jnp.isfinite(x).T, x.T, 0.0) if x.ndim > 1 else x,
-    "guard out of place": lambda r, x, y, m: jnp.where(jnp.isfinite(x)[..., ::-1], x, 0.0) if x.ndim else x,
+    "guard out of place": lambda r, x, y, m: (
+        jnp.where(jnp.isfinite(x)[..., ::-1], x, 0.0) if x.ndim else x
+    ),
     "guard by copy": lambda r, x, y, m: jnp.where(jnp.isfinite(x), jnp.clip(x, -0.5, 0.5), 0.0),
     "guard by all": _per_row(
-        lambda r, x, y, m: jnp.where(jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim)), keepdims=True), x, 0.0)
+        lambda r, x, y, m: jnp.where(
+            jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim)), keepdims=True), x, 0.0
+        )
     ),
     "limit": lambda r, x, y, m: jnp.clip(x, -0.5, 0.5),
     "limit odd": lambda r, x, y, m: jnp.minimum(jnp.maximum(x, 0.3), 0.7),
@@ -111,35 +121,56 @@ OPERATIONS = {
     "reshape": _reshaped,
     "transpose": lambda r, x, y, m: jnp.transpose(x, r.permutation(x.ndim)),
     "broadcast": lambda r, x, y, m: jnp.broadcast_to(x, (2, *x.shape)) if x.size < 500 else x,
-    "spread": lambda r, x, y, m: jnp.broadcast_to(x[..., None], (*x.shape, 2)) if x.size < 500 else x,
-    "slice": lambda r, x, y, m: jax.lax.slice_in_dim(x, 0, max(1, x.shape[-1] - 1), axis=-1) if x.ndim else x,
+    "spread": lambda r, x, y, m: (
+        jnp.broadcast_to(x[..., None], (*x.shape, 2)) if x.size < 500 else x
+    ),
+    "slice": lambda r, x, y, m: (
+        jax.lax.slice_in_dim(x, 0, max(1, x.shape[-1] - 1), axis=-1) if x.ndim else x
+    ),
     "first": lambda r, x, y, m: x[0] if x.ndim and x.shape[0] else x,
-    "concatenate": lambda r, x, y, m: jnp.concatenate([x, x], axis=_axis(r, x)) if x.ndim and x.size < 500 else x,
+    "concatenate": lambda r, x, y, m: (
+        jnp.concatenate([x, x], axis=_axis(r, x)) if x.ndim and x.size < 500 else x
+    ),
     "beside": _per_row(
-        lambda r, x, y, m: jnp.concatenate([x, y], -1) if x.ndim == y.ndim == 2 and y.shape[0] == N else x
+        lambda r, x, y, m: (
+            jnp.concatenate([x, y], -1) if x.ndim == y.ndim == 2 and y.shape[0] == N else x
+        )
     ),
     "pad": lambda r, x, y, m: jnp.pad(x, [(0, 1)] + [(0, 0)] * (x.ndim - 1)) if x.ndim else x,
     "matrix": lambda r, x, y, m: x @ jnp.ones((x.shape[-1], 2)) * 0.5 if x.ndim else x,
     "records product": _product,
     "mask dot": _per_row(lambda r, x, y, m: jnp.tensordot(m.astype(jnp.float32), x, axes=(0, 0))),
     "factor dot": _per_row(
-        lambda r, x, y, m: jnp.tensordot(jnp.minimum(1.0, 1.0 / _norm(x)).reshape(-1), x, axes=(0, 0))
+        lambda r, x, y, m: jnp.tensordot(
+            jnp.minimum(1.0, 1.0 / _norm(x)).reshape(-1), x, axes=(0, 0)
+        )
     ),
     "running": lambda r, x, y, m: _scan_sum(x, lambda c: c) if x.ndim else x,
     "running half": lambda r, x, y, m: _scan_sum(x, lambda c: 0.5 * c) if x.ndim else x,
     "running tanh": lambda r, x, y, m: _scan_sum(x, jnp.tanh) if x.ndim else x,
     "running double": lambda r, x, y, m: _scan_sum(x, lambda c: 2.0 * c) if x.ndim else x,
-    "halves": _per_row(lambda r, x, y, m: dp.sum_records(x[:6], m[:6]) + dp.sum_records(x[6:], m[6:])),
-    "halves that overlap": _per_row(lambda r, x, y, m: dp.sum_records(x[:8], m[:8]) - dp.sum_records(x[4:], m[4:])),
+    "halves": _per_row(
+        lambda r, x, y, m: dp.sum_records(x[:6], m[:6]) + dp.sum_records(x[6:], m[6:])
+    ),
+    "halves that overlap": _per_row(
+        lambda r, x, y, m: dp.sum_records(x[:8], m[:8]) - dp.sum_records(x[4:], m[4:])
+    ),
     "halves clipped": _per_row(
         lambda r, x, y, m: (
-            dp.sum_records(dp.clip_records(x[:6], 1.0), m[:6]) + dp.sum_records(dp.clip_records(x[6:], 2.0), m[6:])
+            dp.sum_records(dp.clip_records(x[:6], 1.0), m[:6])
+            + dp.sum_records(dp.clip_records(x[6:], 2.0), m[6:])
         )
     ),
     "coarse": lambda r, x, y, m: x.astype(jnp.bfloat16).astype(jnp.float32),
-    "whole": lambda r, x, y, m: jnp.clip(_guard(x), -100, 100).astype(jnp.int32).astype(jnp.float32),
+    "whole": lambda r, x, y, m: (
+        jnp.clip(_guard(x), -100, 100).astype(jnp.int32).astype(jnp.float32)
+    ),
     "count": lambda r, x, y, m: jnp.sum(x > 0, axis=0).astype(jnp.float32) if x.ndim else x,
-    "all": _per_row(lambda r, x, y, m: jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))).astype(jnp.float32)),
+    "all": _per_row(
+        lambda r, x, y, m: jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))).astype(
+            jnp.float32
+        )
+    ),
 }
 LIKELY = [
     "clip",
@@ -161,10 +192,12 @@ def program(seed):
     """A function of (rows, mask), made of one to eight operations; always the same for a seed."""
     r = np.random.default_rng(seed)
     names = [
-        str(r.choice(LIKELY)) if r.random() < 0.5 else str(r.choice(list(OPERATIONS))) for _ in range(r.integers(1, 9))
+        str(r.choice(LIKELY)) if r.random() < 0.5 else str(r.choice(list(OPERATIONS)))
+        for _ in range(r.integers(1, 9))
     ]
     if r.random() < 0.6:
-        # Most chains of any operations end unbounded: many are given the end that a private program has.
+        # Most chains of any operations end unbounded: many are given the end that a private program
+        # has.
         bounding = [
             "clip",
             "norm min",
@@ -176,8 +209,25 @@ def program(seed):
             "logistic",
             "mask product",
         ]
-        names += [str(r.choice(bounding)), *([str(r.choice(list(OPERATIONS)))] if r.random() < 0.3 else [])]
-        names += [str(r.choice(["sum", "sum", "mask dot", "factor dot", "running", "halves", "halves that overlap"]))]
+        names += [
+            str(r.choice(bounding)),
+            *([str(r.choice(list(OPERATIONS)))] if r.random() < 0.3 else []),
+        ]
+        names += [
+            str(
+                r.choice(
+                    [
+                        "sum",
+                        "sum",
+                        "mask dot",
+                        "factor dot",
+                        "running",
+                        "halves",
+                        "halves that overlap",
+                    ]
+                )
+            )
+        ]
     seeds = r.integers(1 << 30, size=len(names))
     picks = r.random((len(names), 2))
 
@@ -221,7 +271,8 @@ BORDERS = (0, 2, 4, 7, 10, N)
 def releases(seed):
     """A function of (rows, mask) to two or three sums that are released one by one; always the same for a seed.
 
-    They share what makes their bounds interfere: leaves of the same joint clips, and slices with borders from a short list.
+    They share what makes their bounds interfere: leaves of the same joint clips, and slices with
+    borders from a short list.
     """
     r = np.random.default_rng(seed)
     orders = [tuple(r.permutation(D)[: r.choice([1, D, D, D, D])]) for _ in range(r.integers(2, 4))]
@@ -235,7 +286,10 @@ def releases(seed):
         clips = np.resize(usual, 3) if r.random() < 0.9 else r.integers(len(orders), size=3)
         leaves = r.integers(D, size=3 if r.random() < 0.1 else 1)
         weights = r.choice([1.0, -2.0], size=3) if r.random() < 0.1 else np.ones(1)
-        pieces = [(clips[i], leaves[i % leaves.size], weights[i % weights.size]) for i in range(len(edges) - 1)]
+        pieces = [
+            (clips[i], leaves[i % leaves.size], weights[i % weights.size])
+            for i in range(len(edges) - 1)
+        ]
         sums.append((str(r.choice(kinds)), edges, pieces))
 
     def run(rows, mask):
@@ -243,7 +297,9 @@ def releases(seed):
         clips = []
         for order, norm in zip(orders, norms, strict=True):
             found = dp.clip_records([columns[i] for i in order], float(norm))
-            clips.append([jnp.where(mask[:, None], leaf, 0.0) if masked else leaf for leaf in found])
+            clips.append(
+                [jnp.where(mask[:, None], leaf, 0.0) if masked else leaf for leaf in found]
+            )
         outputs = []
         for kind, edges, pieces in sums:
             total = jnp.zeros(1)
@@ -285,14 +341,18 @@ STARTS = {
     "one of two": lambda r, turns, size: lambda i: jnp.where(i > 0, i * size, (turns - 1) * size),
     "always": lambda r, turns, size: lambda i: 0 * i,
     "squares": lambda r, turns, size: lambda i: i * i,
-    "in 8 bits": lambda r, turns, size: lambda i: (i.astype(jnp.int8) * jnp.int8(size)).astype(jnp.int32),
+    "in 8 bits": lambda r, turns, size: (
+        lambda i: (i.astype(jnp.int8) * jnp.int8(size)).astype(jnp.int32)
+    ),
     "around 8 bits": lambda r, turns, size: (
         lambda i: (i.astype(jnp.uint8) * jnp.uint8(64 * size % 256)).astype(jnp.int32)
     ),
 }
 STDDEVS = {
     "one": lambda r, turns: lambda i: 1.0,
-    "listed": lambda r, turns: _table(r.choice([0.5, 1.0, 2.0, 4.0], size=turns).astype(np.float32)),
+    "listed": lambda r, turns: _table(
+        r.choice([0.5, 1.0, 2.0, 4.0], size=turns).astype(np.float32)
+    ),
     "from behind": lambda r, turns: lambda i: jnp.arange(1.0, turns + 1.0)[-1 - i],
     "behind the end": lambda r, turns: lambda i: jnp.arange(1.0, turns + 1.0)[i + 1],
     "growing": lambda r, turns: lambda i: 1.0 + 0.5 * i.astype(jnp.float32),
@@ -300,7 +360,9 @@ STDDEVS = {
     "a power": lambda r, turns: lambda i: 0.75 ** i.astype(jnp.float32),
     "one of two": lambda r, turns: lambda i: jnp.where(i % 2 == 0, 1.0, 3.0),
     "by comparison": lambda r, turns: lambda i: jnp.where(i < 1, 0.5, 2.0),
-    "around 8 bits": lambda r, turns: lambda i: (i.astype(jnp.uint8) + jnp.uint8(254)).astype(jnp.float32) + 1.0,
+    "around 8 bits": lambda r, turns: (
+        lambda i: (i.astype(jnp.uint8) + jnp.uint8(254)).astype(jnp.float32) + 1.0
+    ),
 }
 
 
@@ -311,7 +373,9 @@ def _times(factor):
 FACTORS = {
     "none": lambda r, turns: lambda i, x: x,
     "two": lambda r, turns: lambda i, x: 2.0 * x,
-    "listed": lambda r, turns: _times(_table(r.choice([0.5, -1.0, 2.0], size=turns).astype(np.float32))),
+    "listed": lambda r, turns: _times(
+        _table(r.choice([0.5, -1.0, 2.0], size=turns).astype(np.float32))
+    ),
     "growing": lambda r, turns: lambda i, x: (i.astype(jnp.float32) + 1.0) * x,
     "turned over": lambda r, turns: lambda i, x: jnp.where(i % 2 == 0, x, -x),
     "first alone": lambda r, turns: lambda i, x: jnp.where(i < 1, x, 0.0),
@@ -322,10 +386,14 @@ SUMS = {
     "product": lambda r: lambda x, m: jnp.einsum("n,nd->d", m.astype(jnp.float32), x),
     "all": lambda r: lambda x, m: x.sum(0),
     "groups": lambda r: (
-        lambda x, m: jax.ops.segment_sum(jnp.where(rows_of(m, x), x, 0.0), (x[:, 0] > 0).astype(int), 2)[0]
+        lambda x, m: jax.ops.segment_sum(
+            jnp.where(rows_of(m, x), x, 0.0), (x[:, 0] > 0).astype(int), 2
+        )[0]
     ),
     "coarse": lambda r: lambda x, m: dp.sum_records(x.astype(jnp.bfloat16).astype(jnp.float32), m),
-    "signs": lambda r: lambda x, m: dp.sum_records(jnp.sign(x).astype(jnp.int8).astype(jnp.float32), m),
+    "signs": lambda r: (
+        lambda x, m: dp.sum_records(jnp.sign(x).astype(jnp.int8).astype(jnp.float32), m)
+    ),
     "positions": lambda r: lambda x, m: dp.sum_records(x * (jnp.arange(len(x)) / N)[:, None], m),
 }
 _USUAL = {"in order", "one", "none", "marked"}
@@ -339,8 +407,8 @@ def _any(r, options, *sizes):
 def loops(seed, quiet=False):
     """A function of (rows, mask, key, release) with releases in a loop: windows, schedules, branches, carried sums.
 
-    `release(key, value, stddev)` stands for the mechanism, and all that it returns is returned. `quiet`: only what is
-    carried out of the loop is released.
+    `release(key, value, stddev)` stands for the mechanism, and all that it returns is returned.
+    `quiet`: only what is carried out of the loop is released.
     """
     r = np.random.default_rng(seed)
     turns = int(r.choice([2, 3, 4, 6, 12]))
@@ -349,7 +417,13 @@ def loops(seed, quiet=False):
     quiet |= r.random() < 0.2
     size = N // turns if plain else int(r.choice([N // turns, N // turns, 1, 2]))
     scanned, inner, branches = (r.random() < share and not plain for share in (0.3, 0.15, 0.3))
-    carry = "sum" if quiet else "none" if plain else str(r.choice(["none", "sum", "last", "faded", "larger"]))
+    carry = (
+        "sum"
+        if quiet
+        else "none"
+        if plain
+        else str(r.choice(["none", "sum", "last", "faded", "larger"]))
+    )
     whole, clipped_within = r.random() < (0.1 if plain else 0.25), r.random() < 0.2
     odd = int(r.integers(3 if quiet else 4))
 
@@ -394,7 +468,11 @@ def loops(seed, quiet=False):
                     x = leaves(x)[leaf] if clipped_within else x
                 sums.append(add(factor(i, x), m) if of_rows else factor(i, add(x, m)))
             if together != "apart":
-                sums = [functools.reduce(jnp.add, sums) if together == "added" else jnp.concatenate(sums)]
+                sums = [
+                    functools.reduce(jnp.add, sums)
+                    if together == "added"
+                    else jnp.concatenate(sums)
+                ]
             if carry == "sum":
                 total = total + sums[0]
             elif carry == "faded":
@@ -405,7 +483,10 @@ def loops(seed, quiet=False):
                 sums[0] = total
             if carry == "last":
                 total = sums[0] * 0 + (factor(i, add(x, m)) if together != "beside" else total * 0)
-            found = [release(k, x, s(i)) for k, x, s in zip(keys[1:], [] if quiet else sums, stddevs, strict=False)]
+            found = [
+                release(k, x, s(i))
+                for k, x, s in zip(keys[1:], [] if quiet else sums, stddevs, strict=False)
+            ]
             return total, found
 
         def branched(i, total, key, part):
@@ -427,15 +508,23 @@ def loops(seed, quiet=False):
         def body(total, xs):
             i, key, part = xs
             if inner:
-                return jax.lax.scan(lambda c, k: branched(i, c, k, part), total, jax.random.split(key, 2))
+                return jax.lax.scan(
+                    lambda c, k: branched(i, c, k, part), total, jax.random.split(key, 2)
+                )
             return branched(i, total, key, part)
 
         part = None
         if scanned:
             shape = (turns, N // turns)
-            source = rows.reshape(*shape, D) if clipped_within else [x.reshape(*shape, D) for x in outside]
+            source = (
+                rows.reshape(*shape, D)
+                if clipped_within
+                else [x.reshape(*shape, D) for x in outside]
+            )
             part = source, mask.reshape(shape)
-        total, found = jax.lax.scan(body, jnp.zeros(width), (jnp.arange(turns), jax.random.split(key, turns), part))
+        total, found = jax.lax.scan(
+            body, jnp.zeros(width), (jnp.arange(turns), jax.random.split(key, turns), part)
+        )
         return [*found, release(end, total, 1.0)]
 
     run.names = turns, size, plain, quiet, scanned, inner, branches, carry, whole
@@ -461,7 +550,9 @@ def corners(seed):
     size = N // turns - int(corner == "rows left out" and r.random() < 0.7)
     begin = int(r.choice([-2, -1, 0, 1, 2])) if corner == "not cut off" else 0
     counted = corner in ("rows left out", "turned over")
-    start = STARTS[str(r.choice(["in order", "from behind", "in order" if counted else "shuffled"]))](r, turns, size)
+    start = STARTS[
+        str(r.choice(["in order", "from behind", "in order" if counted else "shuffled"]))
+    ](r, turns, size)
     add = SUMS[str(r.choice(["marked", "chosen", "product"]))](r)
     turned = TURNED[r.integers(len(TURNED))] if corner == "turned over" else jnp.add
     picks, weights = r.permutation(turns) % 2 == 0, r.permutation([0.5, 1.0, 2.0])[:2]
@@ -471,12 +562,16 @@ def corners(seed):
         clipped, (key, end) = dp.clip_records(rows, 1.0), jax.random.split(key)
 
         def window(i):
-            x, m = (jax.lax.dynamic_slice_in_dim(x, begin + start(i), size) for x in (clipped, mask))
+            x, m = (
+                jax.lax.dynamic_slice_in_dim(x, begin + start(i), size) for x in (clipped, mask)
+            )
             return add(x, m)
 
         if counted:
             # A counter that only cuts: with `xs`, no turns of a sample are alike.
-            total = jax.lax.fori_loop(0, turns, lambda i, total: turned(total, window(i)), jnp.zeros(D))
+            total = jax.lax.fori_loop(
+                0, turns, lambda i, total: turned(total, window(i)), jnp.zeros(D)
+            )
             return [release(end, total, 1.0)]
 
         def turn(total, xs):
@@ -494,7 +589,9 @@ def corners(seed):
             x = window(i)
             return total + x, [] if quiet else release(key, x, 1.0)
 
-        total, found = jax.lax.scan(turn, jnp.zeros(D), (jnp.arange(turns), jax.random.split(key, turns)))
+        total, found = jax.lax.scan(
+            turn, jnp.zeros(D), (jnp.arange(turns), jax.random.split(key, turns))
+        )
         return [found, release(end, total, 1.0)] if quiet else [found]
 
     run.names = corner, turns, size, begin, quiet

@@ -11,7 +11,16 @@ import numpy as np
 
 import discreet as dp
 from discreet.privacy.accounting import Relation
-from discreet.privacy.verify._bounds import Batch, Group, Sample, Scale, Table, Term, new_symbol, outside
+from discreet.privacy.verify._bounds import (
+    Batch,
+    Group,
+    Sample,
+    Scale,
+    Table,
+    Term,
+    new_symbol,
+    outside,
+)
 from discreet.privacy.verify._control import captured
 from discreet.privacy.verify._domain import Origin, Private, Public, constant
 from discreet.privacy.verify._keyring import SECRET
@@ -40,9 +49,19 @@ CONSTANTS = {
 }
 """Public and known while tracing."""
 
-ROWS = ("raw", "finite", "limited", "limited or NaN", "below", "clipped", "other", "masked", "placed")
-"""One row of D numbers for each record. "clipped" and "other" were clipped together, to 1; "masked" to 2, and is zero without
-a record; "raw masked" holds anything where there is one."""
+ROWS = (
+    "raw",
+    "finite",
+    "limited",
+    "limited or NaN",
+    "below",
+    "clipped",
+    "other",
+    "masked",
+    "placed",
+)
+"""One row of D numbers for each record. "clipped" and "other" were clipped together, to 1; "masked"
+to 2, and is zero without a record; "raw masked" holds anything where there is one."""
 NUMBERS = ("single", "norm", "squares", "factor")
 """One number for each record; the last three belong to "finite"."""
 TRUTHS = ("truth", "guard", "whole guard", "near", "kept")
@@ -109,7 +128,9 @@ OPPOSITE = ("clipped", "other", "masked", "limited", "few")
 TYPES: dict[str, Any] = {**dict.fromkeys(TRUTHS, bool), **dict.fromkeys(WHOLE, np.int32)}
 
 
-def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[dict[str, np.ndarray]], list, int, Any]:
+def tables(
+    r: np.random.Generator, relation: Relation, kind: str
+) -> tuple[list[dict[str, np.ndarray]], list, int, Any]:
     """The numbers of three runs, their masks, which record differs, and the order of the third."""
     records, mask = [record(r) for _ in range(N)], r.random(N) < 0.75
     i, order = int(r.integers(N)), r.permutation(N)
@@ -125,7 +146,10 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
         other, kept = [other[j] for j in places], kept[places]
     runs, marks = [], [mask, kept, mask[order]]
     for rows, real in zip((records, other, [records[j] for j in order]), marks, strict=True):
-        held = {name: np.stack([x[name] for x in rows]).astype(TYPES.get(name, np.float32)) for name in record(r)}
+        held = {
+            name: np.stack([x[name] for x in rows]).astype(TYPES.get(name, np.float32))
+            for name in record(r)
+        }
         for name in set(held) - {"norm"} if kind == "poisson" else ZERO:
             held[name][~real] = 0
         held["placed"] += np.arange(N, dtype=np.float32)[:, None]
@@ -140,11 +164,18 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
         else np.roll(np.concatenate([direction(r, D), np.zeros(D)]), r.choice([0, D]))
     )
     step = step * (2.0 if relation is REPLACE else 1.0)
-    runs[1]["sum"], runs[1]["other sum"] = runs[1]["sum"] + step[:D], runs[1]["other sum"] + step[D:]
+    runs[1]["sum"], runs[1]["other sum"] = (
+        runs[1]["sum"] + step[:D],
+        runs[1]["other sum"] + step[D:],
+    )
     for held in runs:
         held["small"] = r.choice([-0.5, 0.5], size=D)
         held["unknown"] = wild(r, D)
-    public = {"scalar": r.choice([-3.0, 0.1, 2.0]), "vector": wild(r, D), "table of numbers": r.normal(size=(N, D))}
+    public = {
+        "scalar": r.choice([-3.0, 0.1, 2.0]),
+        "vector": wild(r, D),
+        "table of numbers": r.normal(size=(N, D)),
+    }
     for held in runs:
         held |= public
         held |= CONSTANTS
@@ -155,7 +186,11 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
 def described(checker: Watching, batch: Batch) -> dict[str, Any]:
     """Return the abstract value of each operand."""
     origin, clipping, adding = Origin("", "an operand"), Group(), Group()
-    sampled = frozenset([batch]) if isinstance(batch, Sample) and not batch.sampling.constant_size else frozenset()
+    sampled = (
+        frozenset([batch])
+        if isinstance(batch, Sample) and not batch.sampling.constant_size
+        else frozenset()
+    )
     zero = sampled | {batch.table}
 
     def row(**what: Any) -> Private:
@@ -208,7 +243,9 @@ def described(checker: Watching, batch: Batch) -> dict[str, Any]:
 def kinds() -> dict[str, Any]:
     """Shapes and types of the operands."""
     (held, *_), *_ = tables(np.random.default_rng(0), ADD, "table")
-    floats = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in held.items()}
+    floats = {
+        name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in held.items()
+    }
     return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in floats.items()}
 
 
@@ -261,12 +298,16 @@ def drawn(
     found = []
     for _ in range(tries):
         runs, marks, changed, order = tables(r, *WORLDS[world])
-        arrays = [{name: np.asarray(held[name], x.dtype) for name, x in kinds().items()} for held in runs]
+        arrays = [
+            {name: np.asarray(held[name], x.dtype) for name, x in kinds().items()} for held in runs
+        ]
         found.append((arrays, tuple(marks), changed, order))
     return found
 
 
-def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[World, list[Seen], list[Handed]]]:
+def trials(
+    case: Case, world: str, tries: int, seed: int = 0
+) -> Iterator[tuple[World, list[Seen], list[Handed]]]:
     """Return the claims about operands and program, with the numbers of several tables and their neighbours."""
     checker, empty, operands = say(case, world)
     for number, (runs, masks, changed, order) in enumerate(drawn(world, tries, seed)):
@@ -276,7 +317,9 @@ def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[
         for held in runs:
             values, handed = case.run(*keys, *(held[name] for name in case.names))
             first = [np.asarray(jax.random.key_data(k)) for k in keys] + [*held.values()]
-            found.append(([*first, *map(_readable, values)], [list(map(np.asarray, x)) for x in handed]))
+            found.append(
+                ([*first, *map(_readable, values)], [list(map(np.asarray, x)) for x in handed])
+            )
         seen = [dataclasses.replace(x) for x in [*operands, *checker.seen]]
         for item, numbers in zip(seen, zip(*(x[0] for x in found), strict=True), strict=True):
             item.numbers = numbers
@@ -293,13 +336,21 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
     if value.batch is None or value.batch.whole is not batch:
         return {}
     return {
-        "terms": dataclasses.replace(value, terms=terms) if terms and (value.finite or not rows) else None,
+        "terms": dataclasses.replace(value, terms=terms)
+        if terms and (value.finite or not rows)
+        else None,
         "linf": dataclasses.replace(value, linf=0.5 * value.linf) if value.linf else None,
-        "moves": dataclasses.replace(value, moves=0.5 * value.moves) if value.moves and not rows else None,
+        "moves": dataclasses.replace(value, moves=0.5 * value.moves)
+        if value.moves and not rows
+        else None,
         "low": dataclasses.replace(value, low=value.low + 0.1) if value.low is not None else None,
-        "high": dataclasses.replace(value, high=value.high - 0.1) if value.high is not None else None,
+        "high": dataclasses.replace(value, high=value.high - 0.1)
+        if value.high is not None
+        else None,
         "finite": dataclasses.replace(value, finite=True) if rows and not value.finite else None,
-        "zero": dataclasses.replace(value, zero=frozenset([batch])) if rows and batch not in value.zero else None,
+        "zero": dataclasses.replace(value, zero=frozenset([batch]))
+        if rows and batch not in value.zero
+        else None,
         "place": dataclasses.replace(value, positional=False)
         if value.positional and rows and isinstance(batch, Table)
         else None,
@@ -313,15 +364,22 @@ def held_against_numbers(
     faults: list[str] = []
     possible: set[str] = set()
     caught: set[str] = set()
-    # Operands are the same for all rules (`test_operands_are_what_is_said`); every program of a pair broadcasts them.
+    # Operands are the same for all rules (`test_operands_are_what_is_said`); every program of a
+    # pair broadcasts them.
     others = tuple({"operand", "broadcast_in_dim"} - {maker})
     for case in cases:
         for world in [x for x in case.worlds if x in worlds]:
-            for here, seen, handed in trials(case, world, tries if WORLDS[world][1] == "table" else 1, seed):
+            for here, seen, handed in trials(
+                case, world, tries if WORLDS[world][1] == "table" else 1, seed
+            ):
                 faults += [f"{world}: {x}" for x in complaints(here, seen, handed, others)]
                 book = Book(here, seen)
                 for item in seen:
-                    if item.maker != maker or not isinstance(item.value, Private) or item.numbers[0].dtype.kind == "c":
+                    if (
+                        item.maker != maker
+                        or not isinstance(item.value, Private)
+                        or item.numbers[0].dtype.kind == "c"
+                    ):
                         continue
                     for name, value in _stronger(item.value, here).items():
                         if value is None or name in caught:

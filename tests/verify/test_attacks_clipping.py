@@ -8,7 +8,17 @@ from jax import lax
 
 import discreet as dp
 
-from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
+from .dishonest import (
+    Attacks,
+    Z,
+    clipped,
+    guarded,
+    marked,
+    noise,
+    norms,
+    nothing_worse_than_certified,
+    total,
+)
 from .programs import N
 
 attack = Attacks()
@@ -90,7 +100,9 @@ def finite_elsewhere(w, x, y, m, k):
     square = x[:, :, None] * jnp.ones((1, 1, 3))
     h = jnp.swapaxes(square, 1, 2)
     g = jnp.where(jnp.isfinite(h * h), square, 0.0)
-    return noise(k, total(g * jnp.minimum(1.0, 1.0 / jnp.sqrt(jnp.sum(g * g, (1, 2))))[:, None, None], m))
+    return noise(
+        k, total(g * jnp.minimum(1.0, 1.0 / jnp.sqrt(jnp.sum(g * g, (1, 2))))[:, None, None], m)
+    )
 
 
 @attack("the norm of half of the row")

@@ -8,13 +8,24 @@ from jax import lax
 
 import discreet as dp
 
-from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
+from .dishonest import (
+    Attacks,
+    Z,
+    clipped,
+    guarded,
+    marked,
+    noise,
+    norms,
+    nothing_worse_than_certified,
+    total,
+)
 from .programs import N
 
 attack = Attacks()
 
 
-# Of two neighbours one has nothing in the row that differs, so a record moves these by C and not by 2C.
+# Of two neighbours one has nothing in the row that differs, so a record moves these by C and not by
+# 2C.
 @attack("rows that the mask drops are kept", Z)
 def inverted(w, x, y, m, k):
     return noise(k, total(marked(x), ~m))
@@ -251,7 +262,11 @@ def three_orders(w, x, y, m, k):
     return noise(
         k,
         total(
-            lax.select_n(jnp.broadcast_to(jnp.array([0, 1, 2]), (N, 3)), *(jnp.roll(r, -i, 1) for i in (0, -1, -2))), m
+            lax.select_n(
+                jnp.broadcast_to(jnp.array([0, 1, 2]), (N, 3)),
+                *(jnp.roll(r, -i, 1) for i in (0, -1, -2)),
+            ),
+            m,
         ),
     )
 

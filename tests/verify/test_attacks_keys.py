@@ -22,7 +22,9 @@ def private_key_by_scan(w, xs, ys, mask, key):
 
 @attack("the same by a while loop")
 def private_key_by_while(w, xs, ys, mask, key):
-    _, k = lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, private_key(xs)), (0, known_key()))
+    _, k = lax.while_loop(
+        lambda s: s[0] < 2, lambda s: (s[0] + 1, private_key(xs)), (0, known_key())
+    )
     return jax.random.key_data(k)
 
 
@@ -137,12 +139,19 @@ def folded_with_a_counter_that_wraps(w, xs, ys, mask, key):
 
 @attack("folded with the same number in every turn")
 def folded_with_an_invariant(w, xs, ys, mask, key):
-    return lax.fori_loop(0, 3, lambda i, w: w + noisy(jax.random.fold_in(key, 1), total(xs, mask), Z * C), w["a"])
+    return lax.fori_loop(
+        0, 3, lambda i, w: w + noisy(jax.random.fold_in(key, 1), total(xs, mask), Z * C), w["a"]
+    )
 
 
 @attack("half the counter is the same in two turns")
 def folded_with_half_the_counter(w, xs, ys, mask, key):
-    return lax.fori_loop(0, 4, lambda i, w: w + noisy(jax.random.fold_in(key, i // 2), total(xs, mask), Z * C), w["a"])
+    return lax.fori_loop(
+        0,
+        4,
+        lambda i, w: w + noisy(jax.random.fold_in(key, i // 2), total(xs, mask), Z * C),
+        w["a"],
+    )
 
 
 @attack("an inner counter starts again in every outer turn")
@@ -355,7 +364,9 @@ def folded_modulo(w, xs, ys, mask, key):
 @attack("this turn's key, and the next turn's")
 def neighbouring_keys(w, xs, ys, mask, key):
     keys, s = jax.random.split(key, 5), total(xs, mask)
-    return lax.fori_loop(0, 4, lambda i, w: w + noisy(keys[i], s, Z * C) + noisy(keys[i + 1], s, Z * C), w["a"])
+    return lax.fori_loop(
+        0, 4, lambda i, w: w + noisy(keys[i], s, Z * C) + noisy(keys[i + 1], s, Z * C), w["a"]
+    )
 
 
 @attack("one array of keys in two loops")

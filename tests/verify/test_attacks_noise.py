@@ -133,7 +133,9 @@ def noise_key_seen_by_the_condition(w, xs, ys, mask, key):
         return own, spare
 
     k, _ = lax.while_loop(
-        lambda s: jnp.abs(dp.random.normal(s[0], (3,))).max() > 0.1, body, tuple(jax.random.split(key))
+        lambda s: jnp.abs(dp.random.normal(s[0], (3,))).max() > 0.1,
+        body,
+        tuple(jax.random.split(key)),
     )
     return noisy(k, total(xs, mask), Z * C)
 
@@ -220,10 +222,14 @@ def clipped_and_noised(stddev):
 
 NOT_THE_NORM = {
     "in a loop, halved": lambda w: lax.fori_loop(0, 3, lambda i, c: 0.5 * c, w["b"]),
-    "stacked by a loop": lambda w: lax.scan(lambda c, _: (0.5 * c, c), w["b"], None, length=3)[1][2],
+    "stacked by a loop": lambda w: lax.scan(lambda c, _: (0.5 * c, c), w["b"], None, length=3)[1][
+        2
+    ],
     "another element": lambda w: w["a"][1],
     "an element set": lambda w: jnp.broadcast_to(w["b"], (3,)).at[1].set(1e-3)[1],
-    "an element put beside": lambda w: jnp.concatenate([jnp.broadcast_to(w["b"], (3,)), jnp.full(3, 1e-3)])[4],
+    "an element put beside": lambda w: jnp.concatenate(
+        [jnp.broadcast_to(w["b"], (3,)), jnp.full(3, 1e-3)]
+    )[4],
     "padding": lambda w: jnp.pad(w["b"][None], (0, 2), constant_values=1e-3)[2],
     "a minimum": lambda w: jnp.minimum(w["b"], 1e-3),
     "through float16": lambda w: w["b"].astype(jnp.float16).astype(jnp.float32),
@@ -241,7 +247,9 @@ def test_a_number_made_from_the_norm_is_not_the_norm(which):
 @attack("one branch's norm, the other's noise")
 def norm_and_noise_by_branch(w, xs, ys, mask, key):
     rows, c = lax.cond(
-        w["a"][0] > 0, lambda: (dp.clip_records(xs, w["b"]), 0.5 * w["b"]), lambda: (jnp.zeros_like(xs), w["b"])
+        w["a"][0] > 0,
+        lambda: (dp.clip_records(xs, w["b"]), 0.5 * w["b"]),
+        lambda: (jnp.zeros_like(xs), w["b"]),
     )
     return noisy(key, dp.sum_records(rows, mask), Z * c)
 
@@ -264,7 +272,9 @@ def test_claims_of_more_noise_are_refused(multiplier, claimed):
     """At common epsilons, the deltas of both are 1, or 0."""
     event = NoOpDpEvent() if claimed == np.inf else GaussianDpEvent(claimed)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
-        certify(lambda w, xs, ys, mask, key: noisy(key, total(xs, mask), multiplier * C), expect=event)
+        certify(
+            lambda w, xs, ys, mask, key: noisy(key, total(xs, mask), multiplier * C), expect=event
+        )
 
 
 @pytest.mark.essential

@@ -7,7 +7,17 @@ from jax import lax
 
 import discreet as dp
 
-from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
+from .dishonest import (
+    Attacks,
+    Z,
+    clipped,
+    guarded,
+    marked,
+    noise,
+    norms,
+    nothing_worse_than_certified,
+    total,
+)
 from .programs import N, X
 
 attack = Attacks()
@@ -56,7 +66,9 @@ def overflow_by_matrix(w, x, y, m, k):
 @attack("a count as a whole number wraps around in a product")
 def count_wraps(w, x, y, m, k):
     count = jnp.sum(m.astype(jnp.int32))
-    wrapped = lax.dot_general(count[None], jnp.array([[300_000_000]], jnp.int32), (((0,), (0,)), ((), ())))
+    wrapped = lax.dot_general(
+        count[None], jnp.array([[300_000_000]], jnp.int32), (((0,), (0,)), ((), ()))
+    )
     return noise(k, wrapped.astype(jnp.float32) / 3e8)
 
 
@@ -87,7 +99,9 @@ def nan_constant(w, x, y, m, k):
 
 @attack("half precision overflows")
 def half(w, x, y, m, k):
-    return noise(k, total(jnp.clip(guarded(x), -1e6, 1e6).astype(jnp.float16).astype(jnp.float32), m), 1e7)
+    return noise(
+        k, total(jnp.clip(guarded(x), -1e6, 1e6).astype(jnp.float16).astype(jnp.float32), m), 1e7
+    )
 
 
 @attack("integers overflow in half precision", records=jnp.ones((N, 3), jnp.uint16))
@@ -236,7 +250,9 @@ def four_bits(w, x, y, m, k):
 
 @attack("four bits wrap around in a difference", Z / 7.0)
 def four_bits_subtracted(w, x, y, m, k):
-    return noise(k, ((m & (y > 0)).astype(jnp.uint4) - m.astype(jnp.uint4)).astype(jnp.float32).sum(), 2.0)
+    return noise(
+        k, ((m & (y > 0)).astype(jnp.uint4) - m.astype(jnp.uint4)).astype(jnp.float32).sum(), 2.0
+    )
 
 
 @attack("four bits round coarsely", Z * 2.5 / 3.0)
@@ -305,7 +321,9 @@ def traced_and_huge(w, x, y, m, k):
 
 @attack("a traced bound that is no number, where no record is")
 def clamped_by_nan(w, x, y, m, k):
-    return noise(k, jnp.where(m[:, None], clipped(lax.clamp(w, guarded(x), jnp.float32(1.0))), 0.0).sum(0))
+    return noise(
+        k, jnp.where(m[:, None], clipped(lax.clamp(w, guarded(x), jnp.float32(1.0))), 0.0).sum(0)
+    )
 
 
 @attack("rows divided by a traced number that may be zero, where no record is")
@@ -315,7 +333,9 @@ def divided_by_a_traced_zero(w, x, y, m, k):
 
 @attack("a row's many numbers are added up in bfloat16, each time rounded")
 def coarse_row_sum(w, x, y, m, k):
-    rows = jnp.broadcast_to(jnp.clip(guarded(x), -1.5, 1.5)[:, :, None], (N, 3, 100)).astype(jnp.bfloat16)
+    rows = jnp.broadcast_to(jnp.clip(guarded(x), -1.5, 1.5)[:, :, None], (N, 3, 100)).astype(
+        jnp.bfloat16
+    )
     return noise(k, total(lax.reduce_sum(rows, (1, 2)).astype(jnp.float32), m), 450.0)
 
 

@@ -21,7 +21,10 @@ def turns_in_common(w, x, y, m, k):
     return noise(k, total(marked(1e8 * (b - 0.5)[:, None]), m))
 
 
-@attack("clipped together, one leaf with padding and one without, each with the noise that it needs alone", 0.9 * Z)
+@attack(
+    "clipped together, one leaf with padding and one without, each with the noise that it needs alone",
+    0.9 * Z,
+)
 def half_masked(w, x, y, m, k):
     first, second = dp.clip_records((x, y[:, None]), 1.0)
     one, other = jax.random.split(k)

@@ -114,7 +114,9 @@ def prefix_sums(w, xs, ys, mask, key):
         s = s + total(x, m)
         return s, noisy(key, s, Z * C)
 
-    return lax.scan(turn, jnp.zeros(3), (xs.reshape(4, 6, 3), mask.reshape(4, 6), jax.random.split(key, 4)))[1]
+    return lax.scan(
+        turn, jnp.zeros(3), (xs.reshape(4, 6, 3), mask.reshape(4, 6), jax.random.split(key, 4))
+    )[1]
 
 
 @attack("the table turned round: each turn sees two parts")
@@ -284,7 +286,9 @@ def last_part_of_a_sample(w, xs, ys, mask, key):
 def table_through_a_loop_over_a_sample(w, xs, ys, mask, key):
     a, b = jax.random.split(key)
     rows, real = drawn(xs, mask, a)
-    s, _ = lax.scan(lambda s, _: (dp.sum_records(rows, real), None), total(xs, mask), None, length=0)
+    s, _ = lax.scan(
+        lambda s, _: (dp.sum_records(rows, real), None), total(xs, mask), None, length=0
+    )
     return noisy(b, s, Z * C)
 
 
@@ -334,7 +338,9 @@ def release(w, key, rows):
 
 def nested_loops(w, xs, ys, mask, key):
     def outer(w, k):
-        return lax.scan(lambda w, k: (release(w, k, (xs, mask)), None), w, jax.random.split(k, 4))[0], None
+        return lax.scan(lambda w, k: (release(w, k, (xs, mask)), None), w, jax.random.split(k, 4))[
+            0
+        ], None
 
     return lax.scan(outer, w["a"], jax.random.split(key, 3))[0]
 
@@ -342,9 +348,13 @@ def nested_loops(w, xs, ys, mask, key):
 def several_releases_of_each_part(w, xs, ys, mask, key):
     def outer(w, inputs):
         k, *part = inputs
-        return lax.scan(lambda w, k: (release(w, k, part), None), w, jax.random.split(k, 4))[0], None
+        return lax.scan(lambda w, k: (release(w, k, part), None), w, jax.random.split(k, 4))[
+            0
+        ], None
 
-    return lax.scan(outer, w["a"], (jax.random.split(key, 3), xs.reshape(3, 8, 3), mask.reshape(3, 8)))[0]
+    return lax.scan(
+        outer, w["a"], (jax.random.split(key, 3), xs.reshape(3, 8, 3), mask.reshape(3, 8))
+    )[0]
 
 
 def several_passes_over_parts(w, xs, ys, mask, key):

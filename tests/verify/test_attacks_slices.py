@@ -1,7 +1,8 @@
 """Attacks with sums over slices whose borders differ from release to release.
 
-`a` and `b` are two joint clips of the columns u and v of one record, as (u, v) and as (v, u). A record with v = 0 has leaf 0
-of `a` and leaf 1 of `b` at full length: who takes the one from `a` and the other from `b` sees it twice.
+`a` and `b` are two joint clips of the columns u and v of one record, as (u, v) and as (v, u). A
+record with v = 0 has leaf 0 of `a` and leaf 1 of `b` at full length: who takes the one from `a` and
+the other from `b` sees it twice.
 """
 
 import jax
@@ -44,13 +45,17 @@ def other_borders(w, x, y, m, k):
 @attack("both in one release", TWICE)
 def one_release(w, x, y, m, k):
     a0, a1, b0, b1 = clips(x, m)
-    return dp.gaussian_mechanism(k, (cut(a0, 0, 4) + cut(b0, 4, N), cut(a1, 0, 2) + cut(b1, 2, N)), Z)
+    return dp.gaussian_mechanism(
+        k, (cut(a0, 0, 4) + cut(b0, 4, N), cut(a1, 0, 2) + cut(b1, 2, N)), Z
+    )
 
 
 @attack("one release of Laplace noise, whose norm counts every coordinate", Z / 2)
 def one_release_of_laplace(w, x, y, m, k):
     a0, a1, b0, b1 = clips(x, m)
-    return dp.laplace_mechanism(k, (cut(a0, 0, 4) + cut(b0, 4, N), cut(a1, 0, 2) + cut(b1, 2, N)), Z)
+    return dp.laplace_mechanism(
+        k, (cut(a0, 0, 4) + cut(b0, 4, N), cut(a1, 0, 2) + cut(b1, 2, N)), Z
+    )
 
 
 @attack("gaps between the slices", TWICE)
@@ -74,11 +79,16 @@ def no_mask(w, x, y, m, k):
 @attack("four clips, four borders: the record is in a slice of another clip each time", Z / 2)
 def four(w, x, y, m, k):
     columns = [x[:, 0:1], x[:, 1:2], x[:, 2:3], jnp.cos(x[:, 0:1])]
-    groups = [dp.clip_records(tuple(columns[(leaf - shift) % 4] for leaf in range(4)), 1.0) for shift in range(4)]
+    groups = [
+        dp.clip_records(tuple(columns[(leaf - shift) % 4] for leaf in range(4)), 1.0)
+        for shift in range(4)
+    ]
     borders = [(0, 20, 21, 22, N), (0, 1, 20, 21, N), (0, 1, 2, 20, N), (0, 1, 2, 3, N)]
     sums = []
     for leaf, edges in enumerate(borders):
-        kept = [jnp.where(m[:, None], groups[g][leaf], 0.0)[edges[g] : edges[g + 1]] for g in range(4)]
+        kept = [
+            jnp.where(m[:, None], groups[g][leaf], 0.0)[edges[g] : edges[g + 1]] for g in range(4)
+        ]
         sums.append(sum(part.sum(0) for part in kept))
     return each(k, *sums)
 
@@ -86,7 +96,11 @@ def four(w, x, y, m, k):
 @attack("three sums, two of which have borders in common", Z / np.sqrt(2))
 def two_of_three(w, x, y, m, k):
     a0, a1, b0, b1 = clips(x, m)
-    sums = cut(a0, 0, 4) + cut(b0, 4, N), cut(a1, 0, 4) + cut(b1, 4, N), cut(a1, 0, 2) + cut(b1, 2, N)
+    sums = (
+        cut(a0, 0, 4) + cut(b0, 4, N),
+        cut(a1, 0, 4) + cut(b1, 4, N),
+        cut(a1, 0, 2) + cut(b1, 2, N),
+    )
     return each(k, *sums)
 
 
@@ -112,10 +126,15 @@ def picks(w, x, y, m, k):
 @attack("rows picked beside a slice", TWICE)
 def picks_beside_slices(w, x, y, m, k):
     a0, a1, b0, b1 = clips(x, m)
-    return each(k, a0[np.arange(4)].sum(0) + cut(b0, 4, N), cut(a1, 0, 2) + b1[np.arange(2, N)].sum(0))
+    return each(
+        k, a0[np.arange(4)].sum(0) + cut(b0, 4, N), cut(a1, 0, 2) + b1[np.arange(2, N)].sum(0)
+    )
 
 
-@attack("slices of one clip with unequal weights: a record may have the larger one in each release", Z / 2)
+@attack(
+    "slices of one clip with unequal weights: a record may have the larger one in each release",
+    Z / 2,
+)
 def one_clip_weighted(w, x, y, m, k):
     a0, a1, *_ = clips(x, m)
     return each(k, 2 * cut(a0, 0, 4) + cut(a0, 4, N), cut(a1, 0, 2) + 2 * cut(a1, 2, N))
@@ -129,7 +148,9 @@ def test_nothing_worse_than_certified(step, truth, records):
 @pytest.mark.parametrize("step", [other_borders, one_release, gaps])
 def test_replacing_a_record(step):
     """The accountant doubles C, so the event's multiplier is that of a record that is added."""
-    event = dp.certify(step, W, X, Y, M, KEY, records=(1, 2), mask=3, relation=dp.Relation.REPLACE_ONE).event
+    event = dp.certify(
+        step, W, X, Y, M, KEY, records=(1, 2), mask=3, relation=dp.Relation.REPLACE_ONE
+    ).event
     assert event.noise_multiplier <= TWICE * (1 + 1e-6)
 
 
@@ -183,4 +204,6 @@ def test_one_record_that_is_copied_along_its_own_axis_counts_as_often() -> None:
         return dp.gaussian_mechanism(key, wide.sum(0), 1.0)
 
     found = dp.certify(step, KEY, jnp.zeros((1, 3)), records=1, relation=dp.Relation.REPLACE_ONE)
-    assert found.event.noise_multiplier <= 1 / 5  # and not 1 / sqrt(5), as if the copies were five records
+    assert (
+        found.event.noise_multiplier <= 1 / 5
+    )  # and not 1 / sqrt(5), as if the copies were five records

@@ -51,7 +51,9 @@ def by_formula(w, xs, ys, mask, key):
     """3, 1.5, 1, 0.75: written with the number of the turn."""
 
     def turn(i, w):
-        return w + noisy(jax.random.fold_in(key, i), total(xs * w, mask), 3.0 * C / (i.astype(jnp.float32) + 1.0))
+        return w + noisy(
+            jax.random.fold_in(key, i), total(xs * w, mask), 3.0 * C / (i.astype(jnp.float32) + 1.0)
+        )
 
     return lax.fori_loop(0, 4, turn, START)
 
@@ -84,7 +86,9 @@ def the_same_of_a_part(w, xs, ys, mask, key):
         size, key, *part = inputs
         return w + noisy(key, total(*part), size * C), None
 
-    return lax.scan(turn, START, (jnp.asarray(SIZES), keys(key), xs.reshape(4, 6, 3), mask.reshape(4, 6)))[0]
+    return lax.scan(
+        turn, START, (jnp.asarray(SIZES), keys(key), xs.reshape(4, 6, 3), mask.reshape(4, 6))
+    )[0]
 
 
 def in_a_loop_within(w, xs, ys, mask, key):
@@ -102,20 +106,28 @@ def in_a_loop_within(w, xs, ys, mask, key):
 
 
 def microbatch(rows, mask, i, size=6):
-    return lax.dynamic_slice_in_dim(rows, i * size, size), lax.dynamic_slice_in_dim(mask, i * size, size)
+    return lax.dynamic_slice_in_dim(rows, i * size, size), lax.dynamic_slice_in_dim(
+        mask, i * size, size
+    )
 
 
 def microbatches(w, xs, ys, mask, key):
-    return noisy(key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, i)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, i)), START), Z * C
+    )
 
 
 def microbatches_from_the_last(w, xs, ys, mask, key):
-    return noisy(key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, 3 - i)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, 3 - i)), START), Z * C
+    )
 
 
 def microbatches_of_some(w, xs, ys, mask, key):
     """The others are in no turn."""
-    return noisy(key, lax.fori_loop(0, 3, lambda i, s: s + total(*microbatch(xs, mask, i, 7)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 3, lambda i, s: s + total(*microbatch(xs, mask, i, 7)), START), Z * C
+    )
 
 
 def blocks_by_number(w, xs, ys, mask, key):
@@ -143,7 +155,9 @@ def branches_of_one_table(w, xs, ys, mask, key):
     a, b, c = keys(key, 3)
     first = noisy(a, total(xs, mask), Z * C)
     one = lambda: noisy(b, total(xs * first, mask), Z * C)  # noqa: E731
-    return first, lax.cond(first.sum() > 0, one, lambda: noisy(c, total(xs + first, mask), 2 * Z * C))
+    return first, lax.cond(
+        first.sum() > 0, one, lambda: noisy(c, total(xs + first, mask), 2 * Z * C)
+    )
 
 
 def leaves_of_a_branch(w, xs, ys, mask, key):
@@ -154,7 +168,9 @@ def leaves_of_a_branch(w, xs, ys, mask, key):
         s = dp.sum_records(dp.clip_records(rows, C), mask)
         return noisy(first, s[0], one * Z * C), noisy(second, s[1], other * Z * C)
 
-    return lax.cond(w["b"] > 0, lambda: branch((xs, ys), a, b, 1, 2), lambda: branch((xs + 1, ys), c, d, 2, 1))
+    return lax.cond(
+        w["b"] > 0, lambda: branch((xs, ys), a, b, 1, 2), lambda: branch((xs + 1, ys), c, d, 2, 1)
+    )
 
 
 ONE = 1 / Z**2
@@ -216,13 +232,17 @@ def test_turns_alike_are_counted_together():
         return over_sizes(xs, mask, key, np.repeat(SIZES, 50))
 
     event = certify(step).event
-    assert [(x.event.noise_multiplier, x.count) for x in event.events] == [(pytest.approx(s), 50) for s in SIZES]
+    assert [(x.event.noise_multiplier, x.count) for x in event.events] == [
+        (pytest.approx(s), 50) for s in SIZES
+    ]
 
 
 def of_a_sample(w, xs, ys, mask, key):
     a, b = keys(key, 2)
     rows, real = sample(a, xs, mask)
-    return noisy(b, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(rows, real, i)), START), Z * C)
+    return noisy(
+        b, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(rows, real, i)), START), Z * C
+    )
 
 
 def of_a_sample_by_a_function(w, xs, ys, mask, key):
@@ -231,7 +251,9 @@ def of_a_sample_by_a_function(w, xs, ys, mask, key):
 
     def turn(i, rows, real):
         first, _ = begin(i)
-        return total(lax.dynamic_slice_in_dim(rows, first, 6), lax.dynamic_slice_in_dim(real, first, 6))
+        return total(
+            lax.dynamic_slice_in_dim(rows, first, 6), lax.dynamic_slice_in_dim(real, first, 6)
+        )
 
     return sample_and(turn)(w, xs, ys, mask, key)
 
@@ -243,7 +265,9 @@ def branches_of_one_sample(w, xs, ys, mask, key):
     first = noisy(b, s, Z * C)
     one = lambda: noisy(c, dp.sum_records(dp.clip_records(rows + 1, C), real), Z * C)  # noqa: E731
     return first, lax.cond(
-        first.sum() > 0, one, lambda: noisy(d, dp.sum_records(dp.clip_records(rows, C), real), 2 * Z * C)
+        first.sum() > 0,
+        one,
+        lambda: noisy(d, dp.sum_records(dp.clip_records(rows, C), real), 2 * Z * C),
     )
 
 
@@ -281,7 +305,9 @@ def branches_by_a_leaf_each(w, xs, ys, mask, key):
     (x, y, m), real = dp.poisson_subsample(a, (xs, ys, mask), RATE, 24)
     s = dp.sum_records(dp.clip_records((x, y), C), m & real)
     first = noisy(b, s[0], Z * C)
-    return first, lax.cond(first.sum() > 0, lambda: noisy(c, s[1], Z * C), lambda: noisy(d, s[1], 2 * Z * C))
+    return first, lax.cond(
+        first.sum() > 0, lambda: noisy(c, s[1], Z * C), lambda: noisy(d, s[1], 2 * Z * C)
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,7 +340,9 @@ def private_schedule(w, xs, ys, mask, key):
 @attack("the schedule is a release, which may be anything")
 def released_schedule(w, xs, ys, mask, key):
     a, b = keys(key, 2)
-    return over_sizes(xs, mask, b, jnp.abs(noisy(a, total(jnp.tile(xs, 2)[:, :4], mask), Z * C)) + 1)
+    return over_sizes(
+        xs, mask, b, jnp.abs(noisy(a, total(jnp.tile(xs, 2)[:, :4], mask), Z * C)) + 1
+    )
 
 
 @attack("the bound is that of this turn, the noise that of the one before")
@@ -348,18 +376,24 @@ def scaled_by_a_turn(w, xs, ys, mask, key):
 
 @attack("windows that overlap")
 def overlap(w, xs, ys, mask, key):
-    return noisy(key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, i, 7)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, i, 7)), START), Z * C
+    )
 
 
 @attack("the last window is moved into the table, and overlaps")
 def moved_into_the_table(w, xs, ys, mask, key):
     take = lambda x, i: lax.dynamic_slice_in_dim(x, i * 7, 6)  # noqa: E731
-    return noisy(key, lax.fori_loop(0, 4, lambda i, s: s + total(take(xs, i), take(mask, i)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 4, lambda i, s: s + total(take(xs, i), take(mask, i)), START), Z * C
+    )
 
 
 @attack("one window, in all turns")
 def the_same_window(w, xs, ys, mask, key):
-    return noisy(key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, 0 * i)), START), Z * C)
+    return noisy(
+        key, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(xs, mask, 0 * i)), START), Z * C
+    )
 
 
 @attack("the mask of other records")
@@ -403,7 +437,9 @@ def sample_and(turn):
 
 @attack("of a sample, some rows are in no window: who is in one depends on the others")
 def some_of_a_sample(w, xs, ys, mask, key):
-    return sample_and(lambda i, rows, real: total(*microbatch(rows, real, i, 5)))(w, xs, ys, mask, key)
+    return sample_and(lambda i, rows, real: total(*microbatch(rows, real, i, 5)))(
+        w, xs, ys, mask, key
+    )
 
 
 @attack("windows of a sample weigh by their number")
@@ -487,11 +523,18 @@ def windows_by_what_came_before(w, xs, ys, mask, key):
 @attack("an inner loop takes the outer turn's rows of each of its own")
 def windows_inside_out(w, xs, ys, mask, key):
     """A record of each window meets those of others in one row of the sum: removing one moves it by 2 C."""
-    rows = jnp.where(mask[:, None], dp.clip_records(xs, 1e3), 0).reshape(4, 6, 3), mask.reshape(4, 6)
+    rows = (
+        jnp.where(mask[:, None], dp.clip_records(xs, 1e3), 0).reshape(4, 6, 3),
+        mask.reshape(4, 6),
+    )
 
     def outer(i, s):
         taken, kept = lax.scan(lambda _, part: (None, microbatch(*part, i, 3)), None, rows)[1]
-        return s + dp.sum_records(dp.clip_records(taken.sum(0), C), kept.any(0)) + total(xs, mask, 1e-3)
+        return (
+            s
+            + dp.sum_records(dp.clip_records(taken.sum(0), C), kept.any(0))
+            + total(xs, mask, 1e-3)
+        )
 
     return noisy(key, lax.fori_loop(0, 2, outer, START), Z * C)
 
@@ -549,7 +592,11 @@ def windows_of_turns(w, xs, ys, mask, key):
     def turn(carry, part):
         return (carry[0] + 1, carry[1] + total(*microbatch(*part, carry[0], 6))), None
 
-    return noisy(noise, lax.scan(turn, (0, START), (rows.reshape(2, 12, 3), real.reshape(2, 12)))[0][1], Z * C)
+    return noisy(
+        noise,
+        lax.scan(turn, (0, START), (rows.reshape(2, 12, 3), real.reshape(2, 12)))[0][1],
+        Z * C,
+    )
 
 
 def by_size_of(magnified):
@@ -608,7 +655,11 @@ def rows_that_grow(w, xs, ys, mask, key):
             rows = rows * jnp.float32(x)
         return rows, None
 
-    return noisy(key, dp.sum_records(lax.scan(turn, dp.clip_records(xs, C), length=1_000_000)[0], mask), Z * C)
+    return noisy(
+        key,
+        dp.sum_records(lax.scan(turn, dp.clip_records(xs, C), length=1_000_000)[0], mask),
+        Z * C,
+    )
 
 
 @pytest.mark.parametrize("step", ATTACKS)

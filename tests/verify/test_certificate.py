@@ -22,7 +22,11 @@ Z = 1.5
 def step(w, xs, ys, mask, key):
     first, rest = jax.random.split(key)
     released = noisy(first, clipped_sum(w, xs, ys, mask), Z * C)
-    return {"w": jax.tree.map(lambda a, b: a - 0.1 * b, w, released), "size": jnp.ones(2), "key": rest}
+    return {
+        "w": jax.tree.map(lambda a, b: a - 0.1 * b, w, released),
+        "size": jnp.ones(2),
+        "key": rest,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +97,17 @@ def test_the_noise_of_a_step_pays_for_the_rounding_of_no_sum():
 
     shapes = jax.ShapeDtypeStruct((4_000, 3), np.float32), jax.ShapeDtypeStruct((4_000,), bool)
     found = dp.certify(release, KEY, *shapes, records=1, mask=2).event.noise_multiplier
-    assert found == pytest.approx(3.0 / (1 + gradients.rounding_of_records(4_000, np.float32)), rel=1e-9)
+    assert found == pytest.approx(
+        3.0 / (1 + gradients.rounding_of_records(4_000, np.float32)), rel=1e-9
+    )
     assert found < 3.0
     # A map replaces the marker by what it computes, of which nothing is known.
     with pytest.raises(dp.PrivacyError):
         dp.certify(
-            jax.vmap(release), jax.random.split(KEY, 1), *(x.update(shape=(1, *x.shape)) for x in shapes), records=1
+            jax.vmap(release),
+            jax.random.split(KEY, 1),
+            *(x.update(shape=(1, *x.shape)) for x in shapes),
+            records=1,
         )
 
 
@@ -110,8 +119,16 @@ def in_halves(x, mask):
     ("total", "covered"),
     [
         (dp.sum_records, True),
-        (lambda x, mask: jnp.concatenate([dp.sum_records(x, mask)[:2], dp.sum_records(x, mask)[2:]]).T, True),
-        (lambda x, mask: dp.sum_records(jnp.where(mask[:, None], 0.25 * x, 0.0), mask) / 0.25, True),
+        (
+            lambda x, mask: (
+                jnp.concatenate([dp.sum_records(x, mask)[:2], dp.sum_records(x, mask)[2:]]).T
+            ),
+            True,
+        ),
+        (
+            lambda x, mask: dp.sum_records(jnp.where(mask[:, None], 0.25 * x, 0.0), mask) / 0.25,
+            True,
+        ),
         (in_halves, True),
         (lambda x, mask: dp.sum_records(jnp.abs(x), mask), True),
         (lambda x, mask: jnp.abs(dp.sum_records(x, mask)), True),
@@ -119,7 +136,12 @@ def in_halves(x, mask):
         (lambda x, mask: mask.astype(jnp.float32) @ x, False),
         (lambda x, mask: dp.sum_records(x, mask) + 1.0, False),
         (lambda x, mask: dp.sum_records(jnp.tanh(x), mask), False),
-        (lambda x, mask: jax.lax.fori_loop(0, 1, lambda i, s: s + dp.sum_records(x, mask), jnp.zeros(3)), False),
+        (
+            lambda x, mask: jax.lax.fori_loop(
+                0, 1, lambda i, s: s + dp.sum_records(x, mask), jnp.zeros(3)
+            ),
+            False,
+        ),
     ],
 )
 def test_it_says_which_sums_it_takes_for_exact(total, covered):
@@ -134,7 +156,9 @@ def test_the_rounding_of_a_sum_of_many_rows_is_in_the_event():
     for rows in (100_000, 1_000_000):
         large = summed(dp.sum_records, rows)
         share = gradients.rounding_of_records(rows, np.float32)
-        assert large.event.noise_multiplier == pytest.approx(3.0 * (1 + 2**-11) / (1 + share), rel=1e-9)
+        assert large.event.noise_multiplier == pytest.approx(
+            3.0 * (1 + 2**-11) / (1 + share), rel=1e-9
+        )
         assert any("many rows are summed in float32" in text for text in large.notes)
         assert summed(lambda x, mask: jnp.abs(dp.sum_records(x, mask)), rows).event == large.event
     with jax.enable_x64(True):
@@ -172,7 +196,12 @@ def test_the_fingerprint_follows_the_keys_in_a_program():
         return dp.certify(moved, X, jnp.ones(3), records=0).fingerprint
 
     assert of(jax.random.key(0)) == of(jax.random.key(0))
-    assert len({of(jax.random.key(0)), of(jax.random.key(1)), of(dp.random.key()), of(dp.random.key())}) == 4
+    assert (
+        len(
+            {of(jax.random.key(0)), of(jax.random.key(1)), of(dp.random.key()), of(dp.random.key())}
+        )
+        == 4
+    )
 
 
 def test_shapes_are_enough():
@@ -182,7 +211,11 @@ def test_shapes_are_enough():
 
 def test_a_plan_may_be_expected():
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(rate=1.0), clipping_norm=C, noise_multiplier=Z, num_steps=1, num_records=N
+        sampling=dp.PoissonSampling(rate=1.0),
+        clipping_norm=C,
+        noise_multiplier=Z,
+        num_steps=1,
+        num_records=N,
     )
     certify(step, expect=plan)
     with pytest.raises(TypeError, match="DpEvent"):
@@ -229,7 +262,9 @@ def test_other_values_are_proved_by_themselves_in_the_same_program():
         return dp.gaussian_mechanism(key, dp.clip_records(xs, 1.0).sum(0), scale)
 
     rows = jax.ShapeDtypeStruct((10, 2), jnp.float32)
-    first = dp.certify(release, KEY, Given(jnp.float32(4.0)), rows, records=2, relation=dp.Relation.REPLACE_ONE)
+    first = dp.certify(
+        release, KEY, Given(jnp.float32(4.0)), rows, records=2, relation=dp.Relation.REPLACE_ONE
+    )
     other = first.given(KEY, Given(jnp.float32(1.0)), rows)
     assert (first.event, other.event) == (GaussianDpEvent(4.0), GaussianDpEvent(1.0))
     assert first.fingerprint != other.fingerprint
@@ -247,7 +282,9 @@ def test_what_was_traced_with_64_bits_runs_with_64_bits():
 
     def step(xs, mask, key):
         rows = dp.clip_records(xs.astype(jnp.float64), 1.0)
-        return (1e3 * dp.gaussian_mechanism(key, dp.sum_records(rows, mask), 1e-9)).astype(jnp.float32)
+        return (1e3 * dp.gaussian_mechanism(key, dp.sum_records(rows, mask), 1e-9)).astype(
+            jnp.float32
+        )
 
     rows = np.sin(np.arange(3000.0, dtype=np.float32)).reshape(-1, 3)
     arguments = rows, np.ones(len(rows), bool), KEY

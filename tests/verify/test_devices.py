@@ -28,7 +28,9 @@ def test_a_sharding_constraint_is_the_identity():
 
 
 def test_arrays_that_are_laid_out_anew_are_the_same():
-    there = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("d",), axis_types=(AxisType.Explicit,)), P())
+    there = NamedSharding(
+        Mesh(np.array(jax.devices()[:1]), ("d",), axis_types=(AxisType.Explicit,)), P()
+    )
     step = lambda x, m, k: release(k, jax.reshard(own(x, m), there))  # noqa: E731
     assert proved(step).event == GaussianDpEvent(2.0)
 
@@ -42,7 +44,9 @@ def release(key, total):
 
 
 def on_devices(body, ins=CUT, outs=ONE, **options):
-    return lambda *operands: jax.shard_map(body, mesh=FOUR, in_specs=ins, out_specs=outs, **options)(*operands)
+    return lambda *operands: jax.shard_map(
+        body, mesh=FOUR, in_specs=ins, out_specs=outs, **options
+    )(*operands)
 
 
 def proved(step):
@@ -71,7 +75,10 @@ def stacked(x, mask, key):
 
 
 def row_by_row(x, mask, key):
-    return release(key, dp.sum_records(on_devices(lambda x: dp.clip_records(x, 1.0), (P("d"),), P("d"))(x), mask))
+    return release(
+        key,
+        dp.sum_records(on_devices(lambda x: dp.clip_records(x, 1.0), (P("d"),), P("d"))(x), mask),
+    )
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -96,7 +103,9 @@ def test_a_mean_over_devices_moves_by_a_quarter():
 def test_a_step_over_devices_in_a_loop(check_vma):
     def fit(x, mask, key):
         step = on_devices(honest, check_vma=check_vma)
-        return jax.lax.scan(lambda w, k: (w - step(x, mask, k), None), jnp.zeros(3), jax.random.split(key, 3))[0]
+        return jax.lax.scan(
+            lambda w, k: (w - step(x, mask, k), None), jnp.zeros(3), jax.random.split(key, 3)
+        )[0]
 
     event = proved(fit).event
     assert (event.count, event.event.noise_multiplier) == (3, 2.0)
@@ -149,7 +158,9 @@ def weighted(x, m, k):
 
 
 def on_one_device(x, m, k):
-    drawn = jax.lax.cond(jax.lax.axis_index("d") == 0, lambda: release(k, own(x, m)), lambda: jnp.zeros(3))
+    drawn = jax.lax.cond(
+        jax.lax.axis_index("d") == 0, lambda: release(k, own(x, m)), lambda: jnp.zeros(3)
+    )
     return drawn[None]
 
 
@@ -162,14 +173,34 @@ UNSOUND = {
     ),
     "noise on one device": (on_one_device, CUT, P("d"), "key is used twice"),
     "mean of noise": (averaged_noise, CUT, P(), "on each device by itself"),
-    "not summed": (lambda x, m, k: release(k, own(x, m)), CUT, P(), "key is used twice|same on all devices"),
-    "said to be replicated": (lambda x, m, k: own(x, m), CUT, P(), "declared the same on all devices"),
+    "not summed": (
+        lambda x, m, k: release(k, own(x, m)),
+        CUT,
+        P(),
+        "key is used twice|same on all devices",
+    ),
+    "said to be replicated": (
+        lambda x, m, k: own(x, m),
+        CUT,
+        P(),
+        "declared the same on all devices",
+    ),
     "summed twice": (twice, CUT, P(), "once per device"),
     "of the whole table": (honest, (P(), P(), P()), P(), "once per device"),
     "own and all": (own_and_all, CUT, P(), "once per device"),
     "unknown weights": (weighted, CUT, P(), "other than in jax.lax.psum"),
-    "gathered": (lambda x, m, k: release(k, jax.lax.all_gather(own(x, m), "d")), CUT, P("d"), "key is used twice"),
-    "rows added": (lambda x, m, k: release(k, jax.lax.psum(dp.clip_records(x, 1.0), "d")), CUT, P(), "rows of several"),
+    "gathered": (
+        lambda x, m, k: release(k, jax.lax.all_gather(own(x, m), "d")),
+        CUT,
+        P("d"),
+        "key is used twice",
+    ),
+    "rows added": (
+        lambda x, m, k: release(k, jax.lax.psum(dp.clip_records(x, 1.0), "d")),
+        CUT,
+        P(),
+        "rows of several",
+    ),
     "by jax.grad": (gradients_together, CUT, P(), "pcast"),
 }
 
@@ -181,7 +212,9 @@ def test_what_devices_do_apart_is_refused(name):
         proved(on_devices(body, ins, outs, check_vma=name == "by jax.grad"))
 
 
-@pytest.mark.parametrize(("body", "words"), [(first_device, "place in a random sample"), (bent, "other than in")])
+@pytest.mark.parametrize(
+    ("body", "words"), [(first_device, "place in a random sample"), (bent, "other than in")]
+)
 def test_a_sample_over_devices_is_summed_and_nothing_else(body, words):
     def step(x, key):
         one, two = jax.random.split(key)
@@ -201,7 +234,9 @@ def test_some_of_the_devices_are_refused():
 
 def test_devices_that_meet_in_a_loop_are_refused_with_what_to_do():
     def body(x, m, k):
-        return jax.lax.scan(lambda w, k: (w - honest(x, m, k), None), jnp.zeros(3), jax.random.split(k, 3))[0]
+        return jax.lax.scan(
+            lambda w, k: (w - honest(x, m, k), None), jnp.zeros(3), jax.random.split(k, 3)
+        )[0]
 
     with pytest.raises(dp.PrivacyError, match="move shard_map inside it"):
         proved(on_devices(body))

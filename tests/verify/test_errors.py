@@ -34,7 +34,12 @@ NOISED = "return dp.gaussian_mechanism(key, tree, stddev)"
         (refused.mask_returned, ["argument 3, mask (the mask)"]),
         (
             refused.no_noise,
-            ["argument 1, xs (the records)", RETURNED, CLIPPED, "return clipped_sum(w, xs, ys, mask)"],
+            [
+                "argument 1, xs (the records)",
+                RETURNED,
+                CLIPPED,
+                "return clipped_sum(w, xs, ys, mask)",
+            ],
         ),
         (
             refused.mean_over_the_realised_number,

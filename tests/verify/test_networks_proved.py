@@ -36,7 +36,9 @@ def pool(kind):
             "overlapping": (-jnp.inf, lax.max, (1, 3, 3, 1)),
             "mean": (0.0, lax.add, (1, 2, 2, 1)),
         }[kind]
-        return lax.reduce_window(jnp.tanh(conv(w, x)), start, function, window, (1, 2, 2, 1), "SAME")
+        return lax.reduce_window(
+            jnp.tanh(conv(w, x)), start, function, window, (1, 2, 2, 1), "SAME"
+        )
 
     return apply
 
@@ -109,7 +111,18 @@ NETWORKS = {
     ),
     **{
         name: (lambda w, x, name=name: getattr(jax.nn, name)(w * x), LINE, ROW)
-        for name in ("relu", "gelu", "silu", "softplus", "elu", "selu", "mish", "log_sigmoid", "softmax", "logsumexp")
+        for name in (
+            "relu",
+            "gelu",
+            "silu",
+            "softplus",
+            "elu",
+            "selu",
+            "mish",
+            "log_sigmoid",
+            "softmax",
+            "logsumexp",
+        )
     },
 }
 
@@ -133,7 +146,9 @@ DENSITIES = {
     "Gamma": lambda d, w: d.Gamma(w, 1.0),
     "Beta": lambda d, w: d.Beta(w, 2.0),
     "StudentT": lambda d, w: d.StudentT(3.0, w, 1.0),
-    "MixtureGeneral": lambda d, w: d.MixtureGeneral(d.Categorical(jnp.array([0.4, 0.6])), [d.Normal(w), d.Cauchy(w)]),
+    "MixtureGeneral": lambda d, w: d.MixtureGeneral(
+        d.Categorical(jnp.array([0.4, 0.6])), [d.Normal(w), d.Cauchy(w)]
+    ),
     "TruncatedNormal": lambda d, w: d.TruncatedNormal(w, 1.0, low=-5.0),
     "MultivariateNormal": lambda d, w: d.MultivariateNormal(w * jnp.ones(5), jnp.eye(5) * w),
     "Dirichlet": lambda d, w: d.Dirichlet(w * jnp.ones(5)),
@@ -143,10 +158,16 @@ DENSITIES = {
 @pytest.mark.parametrize("name", DENSITIES)
 def test_densities(name):
     distributions = pytest.importorskip("numpyro.distributions")
-    prove(lambda w, x: -jnp.sum(DENSITIES[name](distributions, w).log_prob(x)), jnp.float32(1.5), jax.nn.softmax(ROW))
+    prove(
+        lambda w, x: -jnp.sum(DENSITIES[name](distributions, w).log_prob(x)),
+        jnp.float32(1.5),
+        jax.nn.softmax(ROW),
+    )
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "adagrad", "adafactor", "lamb", "nadam"])
+@pytest.mark.parametrize(
+    "name", ["adam", "adamw", "sgd", "rmsprop", "lion", "adagrad", "adafactor", "lamb", "nadam"]
+)
 def test_optimisers_are_public(name):
     """Post-processing of a release costs nothing."""
     optimiser = getattr(optax, name)(0.01)
@@ -168,4 +189,6 @@ def test_records_picked_by_known_numbers():
         rows = dp.clip_records(xs[picked], 1.0)
         return dp.gaussian_mechanism(key, dp.sum_records(rows, mask[picked]), Z)
 
-    assert dp.certify(step, ROW, jnp.ones(N, bool), KEY, records=0, mask=1).event == GaussianDpEvent(Z)
+    assert dp.certify(
+        step, ROW, jnp.ones(N, bool), KEY, records=0, mask=1
+    ).event == GaussianDpEvent(Z)

@@ -20,7 +20,9 @@ def finite(g):
 
 
 def norm_of(g):
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(g)))
+    return jnp.sqrt(
+        sum(jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(g))
+    )
 
 
 def scale(g, factor):
@@ -56,8 +58,12 @@ CLIPPED = {
     "by rsqrt": lambda g: scale(g, jnp.minimum(1.0, C * jax.lax.rsqrt(_squares(g)))),
     "normalised": lambda g: scale(g, C / (norm_of(g) + 0.01)),
     "by nan_to_num": lambda g: scale(g, jnp.nan_to_num(jnp.minimum(1.0, C / norm_of(g)), nan=0.0)),
-    "optax.projections.projection_l2_ball": one_by_one(lambda g: optax.projections.projection_l2_ball(g, C)),
-    "one by one": one_by_one(lambda g: jax.tree.map(lambda x: x * jnp.minimum(1.0, C / optax.tree.norm(g)), g)),
+    "optax.projections.projection_l2_ball": one_by_one(
+        lambda g: optax.projections.projection_l2_ball(g, C)
+    ),
+    "one by one": one_by_one(
+        lambda g: jax.tree.map(lambda x: x * jnp.minimum(1.0, C / optax.tree.norm(g)), g)
+    ),
     "one by one, ravelled": one_by_one(lambda g: _ravelled(g)),
     "jnp.linalg.norm": linalg,
     "optax.clip_by_global_norm": one_by_one(optax_clip),
@@ -109,7 +115,9 @@ def test_sums_of_optax(spelling):
         "by layer": lambda leaves: optax.per_example_layer_norm_clip(leaves, C, uniform=True),
     }[spelling]
     certify(optax_sum(clip), expect=GaussianDpEvent(Z / 2 * (1 - 1e-5)))
-    certify(optax_sum(clip), expect=GaussianDpEvent(Z * (1 - 1e-5)), relation=dp.Relation.REPLACE_ONE)
+    certify(
+        optax_sum(clip), expect=GaussianDpEvent(Z * (1 - 1e-5)), relation=dp.Relation.REPLACE_ONE
+    )
 
 
 def test_the_aggregate_of_optax_is_told_what_its_noise_lacks():
@@ -121,9 +129,13 @@ def test_the_aggregate_of_optax_is_told_what_its_noise_lacks():
         certify(step)
 
 
-@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")  # jax_privacy calls it
+@pytest.mark.filterwarnings(
+    "ignore:optax.global_norm is deprecated:DeprecationWarning"
+)  # jax_privacy calls it
 def test_clipped_grad_of_jax_privacy():
-    jax_privacy = pytest.importorskip("jax_privacy", reason="one of the peers, which are not always installed")
+    jax_privacy = pytest.importorskip(
+        "jax_privacy", reason="one of the peers, which are not always installed"
+    )
 
     def step(w, xs, ys, mask, key):
         clipped = jax_privacy.clipped_grad(
@@ -145,32 +157,48 @@ def test_a_sum_weighted_by_factors():
 
 NOT_CLIPPED = {
     "without a guard against NaN": lambda g: scale(g, jnp.minimum(1.0, C / norm_of(g))),
-    "the norm of one leaf": lambda g: scale(finite(g), jnp.minimum(1.0, C / norm_of({"b": finite(g)["b"]}))),
-    "at least instead of at most": lambda g: scale(finite(g), jnp.maximum(1.0, C / norm_of(finite(g)))),
+    "the norm of one leaf": lambda g: scale(
+        finite(g), jnp.minimum(1.0, C / norm_of({"b": finite(g)["b"]}))
+    ),
+    "at least instead of at most": lambda g: scale(
+        finite(g), jnp.maximum(1.0, C / norm_of(finite(g)))
+    ),
     "a square for a norm": lambda g: scale(finite(g), jnp.minimum(1.0, C / _squares(finite(g)))),
     "a norm over the records": lambda g: shorten(
         finite(g), jnp.maximum(1.0, jnp.sqrt(_squares(finite(g)).sum()) / C) * jnp.ones(M.shape[0])
     ),
-    "a minimum with infinity": lambda g: scale(finite(g), jnp.minimum(jnp.inf, jnp.abs(norm_of(finite(g))) / C)),
+    "a minimum with infinity": lambda g: scale(
+        finite(g), jnp.minimum(jnp.inf, jnp.abs(norm_of(finite(g))) / C)
+    ),
     "where the other way round": lambda g: scale(
         finite(g), jnp.where(norm_of(finite(g)) < C, C / norm_of(finite(g)), 1.0)
     ),
-    "a norm less something": lambda g: scale(finite(g), jnp.minimum(1.0, C / (norm_of(finite(g)) - 1.0))),
+    "a norm less something": lambda g: scale(
+        finite(g), jnp.minimum(1.0, C / (norm_of(finite(g)) - 1.0))
+    ),
     "NaN in another leaf": lambda g: scale(
-        {"a": finite(g)["a"], "b": g["b"]}, jnp.where(norm_of({**finite(g), "b": g["b"]}) > C, 0.0, 1.0)
+        {"a": finite(g)["a"], "b": g["b"]},
+        jnp.where(norm_of({**finite(g), "b": g["b"]}) > C, 0.0, 1.0),
     )["a"],
     "NaN in another leaf, clipped": lambda g: scale(
         {"a": finite(g)["a"]}, jnp.where(norm_of(_half(g)) > C, C / norm_of(_half(g)), 1.0)
     ),
-    "a guard behind the factor": lambda g: finite(scale(g, jnp.where(norm_of(g) > C, C / norm_of(g), 1.0))),
+    "a guard behind the factor": lambda g: finite(
+        scale(g, jnp.where(norm_of(g) > C, C / norm_of(g), 1.0))
+    ),
     "a least factor that is infinite": lambda g: scale(
         finite(g), jnp.minimum(np.where(np.arange(len(M)) > 0, np.inf, 1.0), C / norm_of(finite(g)))
     ),
-    "NaN taken for one": lambda g: scale(g, jnp.nan_to_num(jnp.minimum(1.0, C / norm_of(g)), nan=1.0)),
-    "infinities left in": lambda g: scale(
-        jax.tree.map(lambda x: jnp.where(x != x, 0.0, x), g), jnp.minimum(1.0, C / norm_of(finite(g)))
+    "NaN taken for one": lambda g: scale(
+        g, jnp.nan_to_num(jnp.minimum(1.0, C / norm_of(g)), nan=1.0)
     ),
-    "a mean of squares": lambda g: scale(finite(g), jnp.minimum(1.0, C / jnp.sqrt(_squares(finite(g)) / 4))),
+    "infinities left in": lambda g: scale(
+        jax.tree.map(lambda x: jnp.where(x != x, 0.0, x), g),
+        jnp.minimum(1.0, C / norm_of(finite(g))),
+    ),
+    "a mean of squares": lambda g: scale(
+        finite(g), jnp.minimum(1.0, C / jnp.sqrt(_squares(finite(g)) / 4))
+    ),
 }
 
 

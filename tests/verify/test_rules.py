@@ -11,10 +11,25 @@ from .claims import Book
 from .operands import Case, held_against_numbers, trials
 
 LOOSE = {
-    # What a number is compared with, and which of its row is the largest, hardly depends on the place added to the row.
-    **{name: {"place"} for name in ("is_finite", "eq", "ne", "eq_to", "reduce_and", "argmax", "argmin")},
+    # What a number is compared with, and which of its row is the largest, hardly depends on the
+    # place added to the row.
+    **{
+        name: {"place"}
+        for name in ("is_finite", "eq", "ne", "eq_to", "reduce_and", "argmax", "argmin")
+    },
     # Nothing is said of their sizes, and they are tried on tame numbers.
-    **{name: {"finite"} for name in ("cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "custom_linear_solve")},
+    **{
+        name: {"finite"}
+        for name in (
+            "cholesky",
+            "lu",
+            "qr",
+            "eigh",
+            "svd",
+            "triangular_solve",
+            "custom_linear_solve",
+        )
+    },
     **{name: {"finite"} for name in ("conv_general_dilated", "random_gamma", "scatter", "fft")},
 }
 """Claims that these numbers do not come to the edge of."""
@@ -46,7 +61,11 @@ def test_operands_are_what_is_said(world):
 # One convolution takes as long as all others together.
 @pytest.mark.essential
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "conv_general_dilated")) for name in CASES]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "conv_general_dilated"))
+        for name in CASES
+    ],
 )
 def test_what_a_rule_says_is_so(name):
     """Seeds are fixed; a claim that may be made half as large, or made where it is not, is given the lie to."""

@@ -4,7 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from jax import lax
 
 import discreet as dp
@@ -34,7 +40,9 @@ def sums(*leaves, mask):
 
 def both(key, a, b):
     first, second = jax.random.split(key)
-    return dp.laplace_mechanism(first, a, LAPLACE * C), dp.gaussian_mechanism(second, b, GAUSSIAN * C)
+    return dp.laplace_mechanism(first, a, LAPLACE * C), dp.gaussian_mechanism(
+        second, b, GAUSSIAN * C
+    )
 
 
 def two_leaves(xs, ys, mask, key):
@@ -70,7 +78,11 @@ def test_two_leaves_cost_as_much_as_their_worst_split(step, relation):
     truth = worst(LAPLACE / distance, GAUSSIAN / distance, np.array(epsilon / 1.02))
     assert truth >= 1e-6
     assert profile(APART, relation).epsilon(1e-6) > 1.2 * epsilon
-    for one in (LaplaceDpEvent(LAPLACE), GaussianDpEvent(GAUSSIAN), SharedDpEvent(1.1 * LAPLACE, GAUSSIAN)):
+    for one in (
+        LaplaceDpEvent(LAPLACE),
+        GaussianDpEvent(GAUSSIAN),
+        SharedDpEvent(1.1 * LAPLACE, GAUSSIAN),
+    ):
         with pytest.raises(dp.PrivacyError, match="more than was declared"):
             certificate.check(one)
 
@@ -99,7 +111,9 @@ def their_sum(xs, ys, mask, key):
     return both(key, a + b, b)
 
 
-@pytest.mark.parametrize("step", [the_same_leaf, two_clippings, both_leaves_in_each, one_leaf_in_both, their_sum])
+@pytest.mark.parametrize(
+    "step", [the_same_leaf, two_clippings, both_leaves_in_each, one_leaf_in_both, their_sum]
+)
 def test_a_record_that_has_its_whole_bound_in_both_pays_for_both(step):
     certificate = certify(step)
     assert "Shared" not in repr(certificate.event)
@@ -154,7 +168,9 @@ def a_loop_over_one_sample(xs, ys, mask, key):
 def test_samples_and_loops():
     one = certify(two_leaves).event
     assert certify(a_sample).event == PoissonSampledDpEvent(0.1, one)
-    assert certify(samples_in_a_loop).event == SelfComposedDpEvent(PoissonSampledDpEvent(0.1, one), 5)
+    assert certify(samples_in_a_loop).event == SelfComposedDpEvent(
+        PoissonSampledDpEvent(0.1, one), 5
+    )
     assert certify(clipped_in_a_loop).event == SelfComposedDpEvent(one, 5)
     # Several on one sample have no event of an accountant; each still shares, and nothing is lost.
     found = certify(a_loop_over_one_sample).event
@@ -173,7 +189,9 @@ def released_again_in_a_loop(xs, ys, mask, key):
 def test_leaves_that_are_released_elsewhere_too_share_nothing_in_a_loop():
     """The first leaf has Gaussian noise, too: five Laplace releases, and Gaussian ones of the second leaf, five times."""
     found = certify(released_again_in_a_loop).event.event
-    assert [x for x in found.events if isinstance(x, LaplaceDpEvent)] == [LaplaceDpEvent(LAPLACE)] * 5
+    assert [x for x in found.events if isinstance(x, LaplaceDpEvent)] == [
+        LaplaceDpEvent(LAPLACE)
+    ] * 5
     (gaussian,) = [x for x in found.events if isinstance(x, GaussianDpEvent)]
     assert gaussian.noise_multiplier == pytest.approx(GAUSSIAN / 5**0.5)
 

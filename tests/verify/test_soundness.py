@@ -90,7 +90,9 @@ def batches(r, relation):
 
 def distance(core, pair):
     found = [jax.tree.leaves(core(jnp.asarray(rows), jnp.asarray(mask))) for rows, mask in pair]
-    a, b = (np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in leaves]) for leaves in found)
+    a, b = (
+        np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in leaves]) for leaves in found
+    )
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
     return float(np.linalg.norm(np.where(equal, 0.0, a - b)))
 
@@ -143,19 +145,28 @@ def releases_exceed(core, relation, seed):
     bound = bound_of(core, relation, False)
     if bound is None:
         return 0.0
-    found = [jax.vmap(core)(*map(jnp.asarray, tables)) for tables in lone_rows(np.random.default_rng(seed), relation)]
+    found = [
+        jax.vmap(core)(*map(jnp.asarray, tables))
+        for tables in lone_rows(np.random.default_rng(seed), relation)
+    ]
     a, b = (np.concatenate([np.asarray(x, np.float64) for x in leaves], axis=1) for leaves in found)
     seen = np.linalg.norm(np.where(np.isnan(a) & np.isnan(b), 0.0, a - b), axis=1)
     return float(np.max(seen / (bound * (2.0 if relation is REPLACE else 1.0))))
 
 
-@pytest.mark.parametrize("relation", [ADD, pytest.param(REPLACE, marks=pytest.mark.exhaustive)], ids=["add", "replace"])
+@pytest.mark.parametrize(
+    "relation", [ADD, pytest.param(REPLACE, marks=pytest.mark.exhaustive)], ids=["add", "replace"]
+)
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_several_releases(relation, half):
     """Releases of shared clips and shared slices: one record moves them all, and no further than certified."""
-    found = {seed: releases_exceed(releases(seed), relation, seed) for seed in range(half, SEVERAL, 2)}
+    found = {
+        seed: releases_exceed(releases(seed), relation, seed) for seed in range(half, SEVERAL, 2)
+    }
     assert max(found.values()) <= 1 + ROUNDING, max(found, key=found.__getitem__)
-    assert sum(x > 0.99 for x in found.values()) >= SEVERAL / 40, "the bounds are loose, or few programs have one"
+    assert sum(x > 0.99 for x in found.values()) >= SEVERAL / 40, (
+        "the bounds are loose, or few programs have one"
+    )
 
 
 def precision_of(event):
@@ -193,7 +204,9 @@ def loops_exceed(core, relation, sampled, seed):
         tables = [[np.stack([pair[i][j] for pair in pairs]) for j in (0, 1)] for i in (0, 1)]
     else:
         tables = lone_rows(r, relation)
-    a, b = (np.asarray(jax.jit(jax.vmap(distances))(*map(jnp.asarray, x)), np.float64) for x in tables)
+    a, b = (
+        np.asarray(jax.jit(jax.vmap(distances))(*map(jnp.asarray, x)), np.float64) for x in tables
+    )
     seen = np.square(np.where(np.isnan(a) & np.isnan(b), 0.0, a - b)).sum(1)
     allowed = precision_of(event) * (4.0 if relation is REPLACE and not sampled else 1.0)
     if not allowed:
@@ -206,10 +219,15 @@ LOOPS = 240
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["table", "sample"])
 @pytest.mark.parametrize("relation", [ADD, REPLACE], ids=["add", "replace"])
-@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, 8))])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, 8))]
+)
 def test_releases_in_loops(relation, sampled, part):
     """Windows, schedules, branches and carried sums: what all turns release together is no further apart than certified."""
-    found = {seed: loops_exceed(loops(seed, sampled), relation, sampled, seed) for seed in range(part, LOOPS, 8)}
+    found = {
+        seed: loops_exceed(loops(seed, sampled), relation, sampled, seed)
+        for seed in range(part, LOOPS, 8)
+    }
     found = {seed: x for seed, x in found.items() if x is not None}
     assert max(found.values()) <= 1 + ROUNDING, max(found, key=found.__getitem__)
     assert len(found) >= LOOPS / (120 if sampled else 24), "few programs have a bound"
@@ -227,7 +245,10 @@ def _by_group_alone(what, *determined):
 def test_borders_that_are_forgotten_are_found(monkeypatch):
     """A hole that stood open: bounds kept by group and not by place."""
     monkeypatch.setattr(_slices, "group_of", _by_group_alone)
-    assert max(releases_exceed(releases(seed), ADD, seed) for seed in range(0, SEVERAL, 2)) > 1 + 100 * ROUNDING
+    assert (
+        max(releases_exceed(releases(seed), ADD, seed) for seed in range(0, SEVERAL, 2))
+        > 1 + 100 * ROUNDING
+    )
 
 
 def _always(value):
@@ -312,15 +333,21 @@ MUTATIONS = {
     ),
     "coarse numbers are exact": (
         (_precision, "_ORDINARY", _precision._ORDINARY | {"float16"}),
-        lambda x, m: (_clipped(x, m).sum(0).astype(jnp.float16) + jnp.float16(8000)).astype(jnp.float32),
+        lambda x, m: (_clipped(x, m).sum(0).astype(jnp.float16) + jnp.float16(8000)).astype(
+            jnp.float32
+        ),
     ),
     "a norm is that of any row": (
         (_rules_elementwise, "clipped_product", _any_row),
-        lambda x, m: jnp.where(m[:, None], _guarded(x) * jnp.minimum(1.0, 1.0 / _norm(x[:, :1])), 0).sum(0),
+        lambda x, m: jnp.where(
+            m[:, None], _guarded(x) * jnp.minimum(1.0, 1.0 / _norm(x[:, :1])), 0
+        ).sum(0),
     ),
     "sums that grow do not": (
         (_scan, "_FADES", 10.0),
-        lambda x, m: jax.lax.scan(lambda c, r: (2.0 * c + r, None), jnp.zeros(D), _clipped(x, m))[0],
+        lambda x, m: jax.lax.scan(lambda c, r: (2.0 * c + r, None), jnp.zeros(D), _clipped(x, m))[
+            0
+        ],
     ),
 }
 
@@ -347,11 +374,18 @@ OF_SAMPLES = ("rows left out", "turned over")
 def test_corners_of_loops(part):
     """Windows that leave rows out or do not fit, unlike branches, sums that turn over, and windows taken again."""
     seeds = range(part * 10, 10 + part * 90)
-    pairs = [(s, x) for s in seeds for x in (False, True) if not x or CORNERS[s % len(CORNERS)] in OF_SAMPLES]
+    pairs = [
+        (s, x)
+        for s in seeds
+        for x in (False, True)
+        if not x or CORNERS[s % len(CORNERS)] in OF_SAMPLES
+    ]
     found = [loops_exceed(corners(seed), ADD, sampled, seed) for seed, sampled in pairs]
     found = [x for x in found if x is not None]
     assert max(found) <= 1 + ROUNDING
-    assert sum(x > 0.99 for x in found) >= len(seeds) / 3, "the bounds are loose, or few programs have one"
+    assert sum(x > 0.99 for x in found) >= len(seeds) / 3, (
+        "the bounds are loose, or few programs have one"
+    )
 
 
 # By corner: module or class, the function, what stands in it, and what makes it wrong.
@@ -362,7 +396,12 @@ PLANTED = {
         "if value.batch.sampled and size * len(firsts) < own[axis]:",
         "if False:",
     ),
-    "not cut off": (_rules_shape, "window_of", "or firsts[0] < 0 or firsts[-1] + size > own[axis]", ""),
+    "not cut off": (
+        _rules_shape,
+        "window_of",
+        "or firsts[0] < 0 or firsts[-1] + size > own[axis]",
+        "",
+    ),
     "of two branches": (_events, "largest", "max(", "min("),
     "turned over": (_interpreter, "in_order", "if turned else", "if False else"),
     "taken again": (_scan._Scan, "_grown", " and term.source.loop is self.loop", ""),

@@ -49,7 +49,12 @@ def like(a: DpEvent, b: DpEvent, tolerance=2e-5):
 
 
 def test_events_that_differ_are_not_alike():
-    for event in GAUSSIAN, SAMPLED, ComposedDpEvent([SAMPLED, GAUSSIAN]), SelfComposedDpEvent(GAUSSIAN, 2):
+    for event in (
+        GAUSSIAN,
+        SAMPLED,
+        ComposedDpEvent([SAMPLED, GAUSSIAN]),
+        SelfComposedDpEvent(GAUSSIAN, 2),
+    ):
         like(event, event)
     for other in (
         ComposedDpEvent([GaussianDpEvent(1.001 * Z), GAUSSIAN]),
@@ -94,7 +99,9 @@ def ravelled(w, xs, ys, mask, key):
 def leaf_by_leaf(w, xs, ys, mask, key):
     """One clipping, noise on each leaf by a mechanism of its own: jointly one Gaussian."""
     s = clipped_sum(w, xs, ys, mask)
-    return {name: noisy(k, s[name], Z * C) for name, k in zip(s, jax.random.split(key, 2), strict=True)}
+    return {
+        name: noisy(k, s[name], Z * C) for name, k in zip(s, jax.random.split(key, 2), strict=True)
+    }
 
 
 def traced_norm(w, xs, ys, mask, key):
@@ -148,7 +155,9 @@ def with_rematerialisation(w, xs, ys, mask, key):
 
 def with_a_public_branch(w, xs, ys, mask, key):
     s = clipped_sum(w, xs, ys, mask)
-    return jax.lax.cond(w["b"] > 0, lambda: noisy(key, s, Z * C), lambda: jax.tree.map(jnp.zeros_like, s))
+    return jax.lax.cond(
+        w["b"] > 0, lambda: noisy(key, s, Z * C), lambda: jax.tree.map(jnp.zeros_like, s)
+    )
 
 
 def the_unused_key_returned(w, xs, ys, mask, key):
@@ -178,7 +187,10 @@ ONE_GAUSSIAN = [
 
 @pytest.mark.parametrize(
     "step",
-    [pytest.param(f, marks=[pytest.mark.essential] * (f in (plain, microbatches))) for f in ONE_GAUSSIAN],
+    [
+        pytest.param(f, marks=[pytest.mark.essential] * (f in (plain, microbatches)))
+        for f in ONE_GAUSSIAN
+    ],
     ids=lambda f: f.__name__,
 )
 def test_one_gaussian(step):
@@ -256,7 +268,9 @@ def test_the_slack_of_every_draw_and_release_counts():
     assert found == pytest.approx(10 * (slack + mechanisms.GAUSSIAN.slack), rel=1e-9, abs=0)
 
 
-@pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first", "counted within"])
+@pytest.mark.parametrize(
+    "spelling", ["carried", "folded", "indexed", "derived first", "counted within"]
+)
 def test_ways_to_hand_out_keys(spelling):
     def step(w, xs, ys, mask, key):
         def carried(_, state):
@@ -277,7 +291,9 @@ def test_ways_to_hand_out_keys(spelling):
             return i + 1, folded(i, w)
 
         if spelling == "counted within":
-            return jax.lax.scan(lambda c, _: (counted_within(c[1], c[0]), None), (0, w), None, length=5)[0][1]
+            return jax.lax.scan(
+                lambda c, _: (counted_within(c[1], c[0]), None), (0, w), None, length=5
+            )[0][1]
         if spelling == "carried":
             return jax.lax.fori_loop(0, 5, carried, (w, key))[0]
         if spelling == "derived first":
@@ -317,7 +333,10 @@ def test_two_releases_from_one_batch_are_sampled_once():
         return plain(w, xs, ys, mask, second)
 
     together = GaussianDpEvent(Z / np.sqrt(2))
-    like(certify(lambda *a: from_a_batch(*a, release=twice)).event, PoissonSampledDpEvent(RATE, together))
+    like(
+        certify(lambda *a: from_a_batch(*a, release=twice)).event,
+        PoissonSampledDpEvent(RATE, together),
+    )
     like(certify(twice).event, together)
 
 
@@ -326,7 +345,9 @@ def test_of_public_branches_the_worse_counts():
         first, second = jax.random.split(key)
         w = plain(w, xs, ys, mask, first)
         s = clipped_sum(w, xs, ys, mask)
-        return jax.lax.cond(w["b"] > 0, lambda: noisy(second, s, Z * C), lambda: noisy(second, s, 4 * Z * C))
+        return jax.lax.cond(
+            w["b"] > 0, lambda: noisy(second, s, Z * C), lambda: noisy(second, s, 4 * Z * C)
+        )
 
     like(certify(step).event, ComposedDpEvent([GAUSSIAN, GAUSSIAN]))
 
@@ -342,7 +363,9 @@ def test_branches_of_which_another_releases():
 
     def either(w, xs, ys, mask, key):
         s = jnp.where(mask, 1.0, 0.0).sum()
-        return jax.lax.cond(w["b"] > 0, lambda: noisy(key, s, Z), lambda: dp.laplace_mechanism(key, s, Z))
+        return jax.lax.cond(
+            w["b"] > 0, lambda: noisy(key, s, Z), lambda: dp.laplace_mechanism(key, s, Z)
+        )
 
     def again(w, xs, ys, mask, key):
         """After another release of the same batch: one of the branches counts beside it, not both."""
@@ -350,7 +373,9 @@ def test_branches_of_which_another_releases():
         (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
         s = dp.sum_records(dp.clip_records(bx, C), bm & drawn)
         first = noisy(keys[0], s, Z * C)
-        return first, jax.lax.cond(w["b"] > 0, lambda: noisy(keys[1], s, Z * C), lambda: noisy(keys[1], s, 2 * Z * C))
+        return first, jax.lax.cond(
+            w["b"] > 0, lambda: noisy(keys[1], s, Z * C), lambda: noisy(keys[1], s, 2 * Z * C)
+        )
 
     like(certify(again).event, PoissonSampledDpEvent(RATE, GaussianDpEvent(Z / np.sqrt(2))))
     like(certify(sampled).event, SAMPLED)
@@ -365,7 +390,9 @@ def test_a_batch_of_fixed_size():
 
     certificate = dp.certify(step, W, X, Y, KEY, records=(1, 2), relation=REPLACE)
     like(certificate.event, SampledWithoutReplacementDpEvent(N, 6, GAUSSIAN))
-    with pytest.raises(dp.PrivacyError, match="no sound accounting for one record added or removed"):
+    with pytest.raises(
+        dp.PrivacyError, match="no sound accounting for one record added or removed"
+    ):
         dp.certify(step, W, X, Y, KEY, records=(1, 2))
 
 
@@ -481,7 +508,10 @@ def test_what_is_not_zero_without_a_record(kind, relation, sampled, z):
         return noisy(noise, dp.clip_records(xs + 1.0, C).sum(0), Z * C)
 
     event = GaussianDpEvent(z)
-    like(certify(step, relation=relation).event, PoissonSampledDpEvent(RATE, event) if sampled else event)
+    like(
+        certify(step, relation=relation).event,
+        PoissonSampledDpEvent(RATE, event) if sampled else event,
+    )
 
 
 def test_leaves_of_one_clipping_that_are_released_apart_pay_for_their_rounding():
@@ -503,14 +533,18 @@ def test_leaves_of_one_clipping_that_are_released_apart_pay_for_their_rounding()
     dim = 10_000
     rows, mask = jnp.ones((2, dim)), jnp.ones(2, bool)
     apart, together = (
-        dp.certify(f, rows, rows, mask, *jax.random.split(KEY), records=(0, 1), mask=2) for f in (step, both)
+        dp.certify(f, rows, rows, mask, *jax.random.split(KEY), records=(0, 1), mask=2)
+        for f in (step, both)
     )
     assert together.event == GaussianDpEvent(Z)
     cell = mechanisms.GAUSSIAN.cell(dim, Z, 2)
     # The worst record has half of its squared bound in each.
     worst = 2 * ((1 / (Z * math.sqrt(2)) + cell) / (1 + Z * cell)) ** 2
     assert (
-        1 / Z**2 < worst <= apart.event.noise_multiplier**-2 <= 1 / Z**2 + 2 * (cell / (2 * Z) + cell**2) * (1 + 1e-9)
+        1 / Z**2
+        < worst
+        <= apart.event.noise_multiplier**-2
+        <= 1 / Z**2 + 2 * (cell / (2 * Z) + cell**2) * (1 + 1e-9)
     )
 
 
@@ -521,7 +555,9 @@ def test_more_noise_than_the_grid_was_made_for_counts_as_less():
         def step(x, mask, key):
             return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), asked)
 
-        return dp.certify(step, jnp.ones((3, 1)), jnp.ones(3, bool), KEY, records=0, mask=1).event.noise_multiplier
+        return dp.certify(
+            step, jnp.ones((3, 1)), jnp.ones(3, bool), KEY, records=0, mask=1
+        ).event.noise_multiplier
 
     assert multiplier_of(1e5) == pytest.approx(1e5, rel=1e-12)
     cell = mechanisms.GAUSSIAN.cell(1, 2.0**17, 3)
@@ -551,9 +587,13 @@ def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
 
     def multiplier_of(asked, dim):
         def step(x, mask, key):
-            return dp.laplace_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), asked * np.sqrt(dim))
+            return dp.laplace_mechanism(
+                key, dp.sum_records(dp.clip_records(x, 1.0), mask), asked * np.sqrt(dim)
+            )
 
-        certificate = dp.certify(step, jnp.ones((3, dim)), jnp.ones(3, bool), KEY, records=0, mask=1)
+        certificate = dp.certify(
+            step, jnp.ones((3, dim)), jnp.ones(3, bool), KEY, records=0, mask=1
+        )
         assert not any("last bits" in x for x in certificate.assumptions)
         assert certificate.slack == 0
         return certificate.event.noise_multiplier
@@ -574,7 +614,9 @@ def test_products_of_the_rows_of_one_record_are_bounded_by_the_norm_of_all_rows(
         return noisy(key, jnp.einsum("nri,nrj->ij", kept, other), Z * C**2)
 
     arguments = jnp.ones((6, 6)), jnp.ones(6, bool), KEY
-    assert dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier == pytest.approx(Z)
+    assert dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier == pytest.approx(
+        Z
+    )
     with pytest.raises(dp.PrivacyError):
         dp.certify(functools.partial(step, turn=True), *arguments, records=0, mask=1)
 
@@ -589,17 +631,28 @@ def test_histograms_and_class_sums_cost_what_they_are():
             kept = jnp.where(mask[:, None], dp.clip_records(x, C), 0.0)
             return noisy(key, total(kept, codes, mask), Z * C)
 
-        return dp.certify(step, rows, codes, mask, KEY, records=(0, 1), mask=2).event.noise_multiplier
+        return dp.certify(
+            step, rows, codes, mask, KEY, records=(0, 1), mask=2
+        ).event.noise_multiplier
 
     classes, several = jnp.zeros((4, 3)), jnp.zeros(4)
     assert multiplier(lambda x, k, m: jax.ops.segment_sum(x, k, 4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: classes.at[k].add(x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.bincount(k, weights=C * m, length=4)) == pytest.approx(Z)
-    # Absent records are sent where there is no bin; in the last bin, and where numbers beyond it are clipped, they count.
-    assert multiplier(lambda x, k, m: C * jnp.bincount(jnp.where(m, k, 4), length=4)) == pytest.approx(Z)
-    assert multiplier(lambda x, k, m: C * jnp.bincount(m * k + 4 * ~m, length=4)) == pytest.approx(Z)
-    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(~m, 9, k)].add(C)) == pytest.approx(Z)
-    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), jnp.where(m, k, 4), 4)) == pytest.approx(Z)
+    # Absent records are sent where there is no bin; in the last bin, and where numbers beyond it
+    # are clipped, they count.
+    assert multiplier(
+        lambda x, k, m: C * jnp.bincount(jnp.where(m, k, 4), length=4)
+    ) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: C * jnp.bincount(m * k + 4 * ~m, length=4)) == pytest.approx(
+        Z
+    )
+    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(~m, 9, k)].add(C)) == pytest.approx(
+        Z
+    )
+    assert multiplier(
+        lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), jnp.where(m, k, 4), 4)
+    ) == pytest.approx(Z)
     # Of two places, one each: sqrt(2) apart.
     for seen in (
         lambda k, m: jnp.zeros(4).at[jnp.where(m, k, 3)].add(C),
@@ -611,29 +664,53 @@ def test_histograms_and_class_sums_cost_what_they_are():
     ):
         assert multiplier(lambda x, k, m, seen=seen: seen(k, m)) == pytest.approx(Z / 2**0.5)
     # Where it is the record that has no bin, only its padding counts.
-    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(m, 4, k)].add(C)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(m, 4, k)].add(C)) == pytest.approx(
+        Z
+    )
     assert multiplier(lambda x, k, m: jax.nn.one_hot(k, 4).T @ x) == pytest.approx(Z)
-    assert multiplier(lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)) == pytest.approx(Z)
-    assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(Z)
+    assert multiplier(
+        lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)
+    ) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(
+        Z
+    )
     # What is not in the table counts as much as the public rows are long.
-    assert multiplier(lambda x, k, m: dp.sum_records(dp.clip_records(jnp.ones(6), C), m)) == pytest.approx(Z)
+    assert multiplier(
+        lambda x, k, m: dp.sum_records(dp.clip_records(jnp.ones(6), C), m)
+    ) == pytest.approx(Z)
     # All of a record's three numbers may come to one place.
-    assert multiplier(lambda x, k, m: several.at[k[:, None] + jnp.arange(3)].add(x)) == pytest.approx(Z / math.sqrt(3))
+    assert multiplier(
+        lambda x, k, m: several.at[k[:, None] + jnp.arange(3)].add(x)
+    ) == pytest.approx(Z / math.sqrt(3))
     # Without a mask a record that is not there counts all the same, wherever its padding says.
-    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(Z / 2**0.5)
+    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(
+        Z / 2**0.5
+    )
     # Each record's numbers at the places that all records choose.
     with pytest.raises(dp.PrivacyError, match="to places that other records can reach"):
-        multiplier(lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(jnp.broadcast_to(x[:, :1], (6, 6))))
+        multiplier(
+            lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(
+                jnp.broadcast_to(x[:, :1], (6, 6))
+            )
+        )
 
 
 def test_microbatches_cut_by_split_cost_what_one_batch_does():
     def step(x, mask, key):
         blocks = zip(jnp.split(x, 3), jnp.split(mask, 3), strict=True)
-        return noisy(key, sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks), Z * C)
+        return noisy(
+            key,
+            sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks),
+            Z * C,
+        )
 
     def other_masks(x, mask, key):
         blocks = zip(jnp.split(x, 3), jnp.split(mask, 3)[::-1], strict=True)
-        return noisy(key, sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks), Z * C)
+        return noisy(
+            key,
+            sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks),
+            Z * C,
+        )
 
     rows, mask = jnp.ones((6, 3)), jnp.ones(6, bool)
     assert dp.certify(step, rows, mask, KEY, records=0, mask=1).event == GaussianDpEvent(Z)

@@ -48,7 +48,9 @@ def no_noise(w, xs, ys, mask, key):
 @refused("values for each record")
 def norms_returned(w, xs, ys, mask, key):
     g = gradients(w, xs, ys)
-    return noisy(key, dp.sum_records(dp.clip_records(g, C), mask), Z * C), jax.vmap(optax.tree.norm)(g)
+    return noisy(key, dp.sum_records(dp.clip_records(g, C), mask), Z * C), jax.vmap(
+        optax.tree.norm
+    )(g)
 
 
 @refused("values for each record")
@@ -121,7 +123,9 @@ def masked_update_of_d3p(w, xs, ys, mask, key):
 @refused("condition of a while loop .* depends on records")
 def private_while(w, xs, ys, mask, key):
     s = clipped_sum(w, xs, ys, mask)
-    shrunk = jax.lax.while_loop(lambda v: jnp.abs(v["b"]) > 1, lambda v: jax.tree.map(lambda x: 0.5 * x, v), s)
+    shrunk = jax.lax.while_loop(
+        lambda v: jnp.abs(v["b"]) > 1, lambda v: jax.tree.map(lambda x: 0.5 * x, v), s
+    )
     return noisy(key, shrunk, Z * C)
 
 
@@ -153,7 +157,9 @@ def guard_out_of_place(w, xs, ys, mask, key):
     """Says of one number whether another one is finite."""
     square = jnp.broadcast_to(xs[:, :, None], (N, 3, 3))
     guarded = jnp.where(jnp.isfinite(square), jnp.swapaxes(square, 1, 2), 0.0)
-    return noisy(key, jnp.where(mask[:, None, None], jnp.clip(guarded, -1.0, 1.0), 0.0).sum(0), 10.0)
+    return noisy(
+        key, jnp.where(mask[:, None, None], jnp.clip(guarded, -1.0, 1.0), 0.0).sum(0), 10.0
+    )
 
 
 @refused("without clipping|no bound|NaN")
@@ -409,7 +415,9 @@ def padding_not_zeroed(w, xs, ys, mask, key):
 
 def masked_before_clipping(w, xs, ys, mask, key):
     """A row of zeros has a gradient, too."""
-    return noisy(key, tree_sum(dp.clip_records(gradients(w, keep(mask, xs), keep(mask, ys)), C)), Z * C)
+    return noisy(
+        key, tree_sum(dp.clip_records(gradients(w, keep(mask, xs), keep(mask, ys)), C)), Z * C
+    )
 
 
 def aggregate_clipped(w, xs, ys, mask, key):
@@ -440,18 +448,29 @@ def test_mismatch(step, z):
 
 
 def test_no_noise_at_all():
-    with pytest.raises(dp.PrivacyError, match="adds no noise: gaussian_mechanism: stddev is 0") as caught:
+    with pytest.raises(
+        dp.PrivacyError, match="adds no noise: gaussian_mechanism: stddev is 0"
+    ) as caught:
         certify(
-            lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), 0.0 * C), expect=GaussianDpEvent(Z)
+            lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), 0.0 * C),
+            expect=GaussianDpEvent(Z),
         )
     assert isinstance(caught.value.__cause__, ValueError)
     with pytest.raises(dp.PrivacyError, match="adds no noise: laplace_mechanism: scale is 0"):
-        certify(lambda w, xs, ys, mask, key: dp.laplace_mechanism(key, clipped_sum(w, xs, ys, mask), 0.0))
+        certify(
+            lambda w, xs, ys, mask, key: dp.laplace_mechanism(
+                key, clipped_sum(w, xs, ys, mask), 0.0
+            )
+        )
     with pytest.raises(ValueError, match="must be positive") as caught:
         certify(lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), -1.0))
     assert not isinstance(caught.value, dp.PrivacyError)
     with pytest.raises(dp.PrivacyError, match="not known to be above zero"):
-        certify(lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), jnp.zeros(()) * w["b"] * 0))
+        certify(
+            lambda w, xs, ys, mask, key: noisy(
+                key, clipped_sum(w, xs, ys, mask), jnp.zeros(()) * w["b"] * 0
+            )
+        )
 
 
 def test_a_claim_of_amplification_without_sampling():
@@ -466,7 +485,9 @@ def test_without_a_mask_a_record_is_replaced():
     def step(w, xs, ys, key):
         return noisy(key, clipped_sum(w, xs, ys, jnp.ones(N, bool)), Z * C)
 
-    assert dp.certify(step, W, X, Y, KEY, records=(1, 2)).event.noise_multiplier == pytest.approx(Z / 2)
+    assert dp.certify(step, W, X, Y, KEY, records=(1, 2)).event.noise_multiplier == pytest.approx(
+        Z / 2
+    )
     event = dp.certify(step, W, X, Y, KEY, records=(1, 2), relation=dp.Relation.REPLACE_ONE).event
     assert event.noise_multiplier == pytest.approx(Z)
 
@@ -484,7 +505,9 @@ def test_a_table_with_holes_or_its_mask_captured_by_the_function():
     for constant in holes, M:
 
         def step(w, xs, ys, mask, key, constant=constant):
-            return noisy(key, clipped_sum(w, xs, ys, mask), Z * C), jnp.where(constant, 1.0, 0.0).sum()
+            return noisy(key, clipped_sum(w, xs, ys, mask), Z * C), jnp.where(
+                constant, 1.0, 0.0
+            ).sum()
 
         with pytest.raises(dp.PrivacyError, match="holds the records as a constant"):
             dp.certify(step, W, holes, Y, M, KEY, records=(1, 2), mask=3)

@@ -49,7 +49,9 @@ def absolute(w, xs, ys, mask, key, sigma, C):
 
 def apart(w, xs, ys, mask, key, sigma, C, D):
     found = gradients(w, xs, ys)
-    sums = [dp.sum_records(dp.clip_records(found[k], norm), mask) for k, norm in (("a", C), ("b", D))]
+    sums = [
+        dp.sum_records(dp.clip_records(found[k], norm), mask) for k, norm in (("a", C), ("b", D))
+    ]
     return noisy(key, sums, sigma)
 
 
@@ -72,7 +74,9 @@ def sampled(w, xs, ys, mask, key, q, sigma, C):
 
 def scanned(w, xs, ys, mask, key, q, sigma, C):
     def turn(w, key):
-        return jax.tree.map(lambda a, b: a - 0.1 * b, w, sampled(w, xs, ys, mask, key, q, sigma, C)), None
+        return jax.tree.map(
+            lambda a, b: a - 0.1 * b, w, sampled(w, xs, ys, mask, key, q, sigma, C)
+        ), None
 
     return jax.lax.scan(turn, w, jax.random.split(key, 7))[0]
 
@@ -81,7 +85,9 @@ def trained(w, xs, ys, mask, key, q, sigma, C, T):
     def turn(i, state):
         w, key = state
         own, key = jax.random.split(key)
-        return jax.tree.map(lambda a, b: a - 0.1 / q * b, w, sampled(w, xs, ys, mask, own, q, sigma, C)), key
+        return jax.tree.map(
+            lambda a, b: a - 0.1 / q * b, w, sampled(w, xs, ys, mask, own, q, sigma, C)
+        ), key
 
     return jax.lax.fori_loop(0, T, turn, (w, key))[0]
 
@@ -97,7 +103,10 @@ def folded(w, xs, ys, mask, key, sigma, C, T):
 
 def folded_later(w, xs, ys, mask, key, sigma, C, T):
     return jax.lax.fori_loop(
-        0, T, lambda i, w: noisy(jax.random.fold_in(key, i + 1), clipped_sum(w, xs, ys, mask, C), sigma), w
+        0,
+        T,
+        lambda i, w: noisy(jax.random.fold_in(key, i + 1), clipped_sum(w, xs, ys, mask, C), sigma),
+        w,
     )
 
 
@@ -106,13 +115,19 @@ def within(w, xs, ys, mask, key, sigma, S, T):
 
     def release(key, total):
         def turn(j, total):
-            return total + noisy(jax.random.fold_in(key, j), clipped_sum(w, xs, ys, mask, 1.0)["b"], sigma)
+            return total + noisy(
+                jax.random.fold_in(key, j), clipped_sum(w, xs, ys, mask, 1.0)["b"], sigma
+            )
 
         return jax.lax.fori_loop(0, S, turn, total)
 
     first, second = jax.random.split(key)
-    total = jax.lax.fori_loop(0, T, lambda i, t: release(jax.random.fold_in(first, i), t), jnp.zeros(()))
-    return jax.lax.scan(lambda t, own: (release(own, t), None), total, jax.random.split(second, 4))[0]
+    total = jax.lax.fori_loop(
+        0, T, lambda i, t: release(jax.random.fold_in(first, i), t), jnp.zeros(())
+    )
+    return jax.lax.scan(lambda t, own: (release(own, t), None), total, jax.random.split(second, 4))[
+        0
+    ]
 
 
 def of_one_sample(w, xs, ys, mask, key, sigma, T):
@@ -128,7 +143,9 @@ def of_one_sample(w, xs, ys, mask, key, sigma, T):
 
 def branches(w, xs, ys, mask, key, sigma, C, D):
     total = clipped_sum(w, xs, ys, mask, C)
-    return jax.lax.cond(D > 1.0, lambda: noisy(key, total, sigma), lambda: noisy(key, total, 2.0 * D))
+    return jax.lax.cond(
+        D > 1.0, lambda: noisy(key, total, sigma), lambda: noisy(key, total, 2.0 * D)
+    )
 
 
 def nothing(w, xs, ys, mask, key, sigma):
@@ -209,7 +226,9 @@ def test_at_numbers_the_formula_is_the_proof(certificates, number, relation, val
 def test_events_as_functions():
     assert certify(descent, lr, sigma, C).event == GaussianDpEvent(sigma)
     assert certify(absolute, sigma, C).event == GaussianDpEvent(sigma / C)
-    assert certify(apart, sigma, C, D).event == GaussianDpEvent(1 / sympy.sqrt(C**2 / sigma**2 + D**2 / sigma**2))
+    assert certify(apart, sigma, C, D).event == GaussianDpEvent(
+        1 / sympy.sqrt(C**2 / sigma**2 + D**2 / sigma**2)
+    )
     step = PoissonSampledDpEvent(q, GaussianDpEvent(sigma))
     assert certify(sampled, q, sigma, C).event == step
     assert certify(trained, q, sigma, C, T).event == SelfComposedDpEvent(step, T)
@@ -219,14 +238,18 @@ def test_events_as_functions():
     assert certify(nothing, sigma).event == NoOpDpEvent()
     counts = [SelfComposedDpEvent(GaussianDpEvent(sigma), n) for n in (S * T, 4 * S)]
     assert certify(within, sigma, S, T).event == ComposedDpEvent(counts)
-    assert certify(of_one_sample, sigma, T).event == PoissonSampledDpEvent(0.25, GaussianDpEvent(sigma / sympy.sqrt(T)))
+    assert certify(of_one_sample, sigma, T).event == PoissonSampledDpEvent(
+        0.25, GaussianDpEvent(sigma / sympy.sqrt(T))
+    )
 
 
 def test_what_cancels_is_gone():
     certificate = certify(descent, lr, 1.5 * D / D, C)
     assert certificate.event == GaussianDpEvent(1.5)
     assert certificate.symbols == ()
-    assert certificate.epsilon(1e-5) == pytest.approx(certify(lambda *x: descent(*x, 0.1, 1.5, 2.0)).epsilon(1e-5))
+    assert certificate.epsilon(1e-5) == pytest.approx(
+        certify(lambda *x: descent(*x, 0.1, 1.5, 2.0)).epsilon(1e-5)
+    )
     assert certify(absolute, C, C).event == GaussianDpEvent(1.0)
     assert certify(absolute, C, D).event == GaussianDpEvent(C / D)
     assert certify(absolute, dp.symbol("D"), D).event == GaussianDpEvent(1.0)
@@ -253,7 +276,9 @@ def leaks():
         return noisy(key, clipped_sum(w, xs, ys, mask, C), C + w["b"])
 
     def rounded(w, xs, ys, mask, key, C):
-        return noisy(key, clipped_sum(w, xs, ys, mask, C), C.astype(jnp.bfloat16).astype(jnp.float32))
+        return noisy(
+            key, clipped_sum(w, xs, ys, mask, C), C.astype(jnp.bfloat16).astype(jnp.float32)
+        )
 
     def cut(w, xs, ys, mask, key, C):
         return noisy(key, clipped_sum(w, xs, ys, mask, C), jnp.minimum(C, 1.0))
@@ -299,7 +324,9 @@ def loops():
                 i, n, total, key = state
                 return i + step, end(n), *turn(i, (total, key))
 
-            return jax.lax.while_loop(lambda s: test(s[0], s[1]), body, (start, T, jnp.zeros(()), key))[2]
+            return jax.lax.while_loop(
+                lambda s: test(s[0], s[1]), body, (start, T, jnp.zeros(()), key)
+            )[2]
 
         return program
 
@@ -355,7 +382,10 @@ def loops():
     def the_same_keys_in_two_loops(w, xs, ys, mask, key, T):
         def loop():
             return jax.lax.fori_loop(
-                0, T, lambda i, t: t + one(w, xs, ys, mask, jax.random.fold_in(key, i)), jnp.zeros(())
+                0,
+                T,
+                lambda i, t: t + one(w, xs, ys, mask, jax.random.fold_in(key, i)),
+                jnp.zeros(()),
             )
 
         return loop() + loop()
@@ -363,7 +393,9 @@ def loops():
     def the_counter_of_the_turn_before(w, xs, ys, mask, key, T):
         def turn(i, state):
             total, before = state
-            return total + sum(one(w, xs, ys, mask, jax.random.fold_in(key, n)) for n in (i, before)), i
+            return total + sum(
+                one(w, xs, ys, mask, jax.random.fold_in(key, n)) for n in (i, before)
+            ), i
 
         return jax.lax.fori_loop(0, T, turn, (jnp.zeros(()), -1))[0]
 
@@ -400,7 +432,9 @@ def test_a_price_in_closed_form():
         for numbers in ({"sigma": 8.0, "C": 2.0, "T": 30}, {"sigma": 0.9, "C": 0.5, "T": 1}):
             found = certificate.at(**numbers)
             function = sympy.lambdify(
-                [epsilon], delta.subs({s: numbers[str(s)] for s in (sigma, C, T)}), modules=["scipy", "numpy"]
+                [epsilon],
+                delta.subs({s: numbers[str(s)] for s in (sigma, C, T)}),
+                modules=["scipy", "numpy"],
             )
             for x in (0.0, 0.3, 1.0, 4.0, 9.0):
                 far = found.slack * (1 + np.exp(x))
@@ -415,7 +449,9 @@ def test_a_laplace_price_in_closed_form():
         return dp.laplace_mechanism(key, dp.sum_records(dp.clip_records(xs, 1.0), mask), b)
 
     for relation in RELATIONS:
-        certificate = dp.certify(step, X[:, :1], M, KEY, sigma, records=0, mask=1, relation=relation)
+        certificate = dp.certify(
+            step, X[:, :1], M, KEY, sigma, records=0, mask=1, relation=relation
+        )
         for x in (0.1, 2.0):
             exact = float(certificate.delta_expression(x).subs(sigma, 2.5))
             found = certificate.delta(x, sigma=2.5)
@@ -452,7 +488,10 @@ def test_the_formula_for_samples_is_the_price():
     found = certificate.at(**numbers).profile()
     L, M = losses(rate), losses(0.0)
     for epsilon in (0.0, 0.5, 1.5):
-        both = [np.maximum(0, 1 - np.exp(epsilon - L)).mean(), np.maximum(0, 1 - np.exp(epsilon + M)).mean()]
+        both = [
+            np.maximum(0, 1 - np.exp(epsilon - L)).mean(),
+            np.maximum(0, 1 - np.exp(epsilon + M)).mean(),
+        ]
         assert found.delta(epsilon) == pytest.approx(max(both), abs=1.5e-3)
 
 
@@ -470,15 +509,24 @@ def test_claims_about_open_events():
         SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 100),
         GaussianDpEvent(sigma),
     ):
-        with pytest.raises(dp.PrivacyError, match=r"more than was declared.*for all values of .*sigma"):
+        with pytest.raises(
+            dp.PrivacyError, match=r"more than was declared.*for all values of .*sigma"
+        ):
             certify(sampled, q, sigma, C, times=T, expect=wrong)
-    with pytest.raises(dp.PrivacyError, match=r"Gaussian noise of 2\*sigma/C times .* Gaussian noise of sigma/C times"):
+    with pytest.raises(
+        dp.PrivacyError,
+        match=r"Gaussian noise of 2\*sigma/C times .* Gaussian noise of sigma/C times",
+    ):
         certify(absolute, sigma, C, expect=GaussianDpEvent(2 * sigma / C))
 
 
 def test_calls_are_counted():
     plan = dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(rate=0.25), clipping_norm=2.0, noise_multiplier=1.5, num_steps=20, num_records=N
+        sampling=dp.PoissonSampling(rate=0.25),
+        clipping_norm=2.0,
+        noise_multiplier=1.5,
+        num_steps=20,
+        num_records=N,
     )
     once = certify(lambda *x: sampled(*x, 0.25, 1.5, 2.0))
     many = certify(lambda *x: sampled(*x, 0.25, 1.5, 2.0), times=20, expect=plan)
@@ -512,10 +560,13 @@ def test_values_have_conditions():
     with pytest.raises(ValueError, match="depends on q, sigma"):
         certificate.epsilon(1e-5, T=3)
     assert math.isnan(certificate.slack)
-    assert certificate.at(q=0.1, sigma=1.0, T=4).slack == certify(lambda *x: sampled(*x, 0.1, 1.0, 2.0), times=4).slack
-    assert certificate.at(q=np.float32(0.25), sigma=np.int64(1), T=np.int32(4)).event == SelfComposedDpEvent(
-        PoissonSampledDpEvent(0.25, GaussianDpEvent(1.0)), 4
+    assert (
+        certificate.at(q=0.1, sigma=1.0, T=4).slack
+        == certify(lambda *x: sampled(*x, 0.1, 1.0, 2.0), times=4).slack
     )
+    assert certificate.at(
+        q=np.float32(0.25), sigma=np.int64(1), T=np.int32(4)
+    ).event == SelfComposedDpEvent(PoissonSampledDpEvent(0.25, GaussianDpEvent(1.0)), 4)
 
     def small(w, xs, ys, mask, key, q):
         return dp.poisson_subsample(key, (xs, ys, mask), q, 20)[1].shape[0]
@@ -528,11 +579,16 @@ def test_some_values_may_stay_open():
     certificate = certify(sampled, q, sigma, C, times=T).at(q=0.25)
     assert certificate.symbols == ("T", "sigma")
     priced = profile(
-        SelfComposedDpEvent(PoissonSampledDpEvent(0.25, GaussianDpEvent(2.0)), 5), dp.Relation.ADD_OR_REMOVE_ONE
+        SelfComposedDpEvent(PoissonSampledDpEvent(0.25, GaussianDpEvent(2.0)), 5),
+        dp.Relation.ADD_OR_REMOVE_ONE,
     )
     # C cancels, and needs no value.
-    assert certificate.epsilon(1e-5, sigma=2.0, T=5) == pytest.approx(priced.epsilon(1e-5), rel=1e-9)
-    assert certificate.delta(1.0, sigma=2.0, T=5) == pytest.approx(float(priced.delta(1.0)), rel=1e-9)
+    assert certificate.epsilon(1e-5, sigma=2.0, T=5) == pytest.approx(
+        priced.epsilon(1e-5), rel=1e-9
+    )
+    assert certificate.delta(1.0, sigma=2.0, T=5) == pytest.approx(
+        float(priced.delta(1.0)), rel=1e-9
+    )
 
 
 def test_it_runs_with_the_numbers_that_it_was_given():
@@ -545,7 +601,8 @@ def test_it_runs_with_the_numbers_that_it_was_given():
             found(W, X, Y, M, KEY, wrong, 1.5, 2.0)
     with pytest.raises(ValueError, match="the certificate is for"):
         jax.jit(lambda rate: found(W, X, Y, M, KEY, rate, 1.5, 2.0))(0.1)
-    # With what stays open there is a formula, and no proof of the numbers that the program would run with.
+    # With what stays open there is a formula, and no proof of the numbers that the program would
+    # run with.
     with pytest.raises(ValueError, match=r"certificate.at\(C=..., T=...\)"):
         certificate.at(lr=0.1, sigma=1.5)(W, X, Y, M, KEY, 0.1, 1.5, 2.0)
 
@@ -567,21 +624,32 @@ def test_beyond_the_multipliers_that_a_formula_assumes_the_proof_with_numbers_st
     def step(xs, mask, key, sigma):
         return noisy(key, dp.sum_records(dp.clip_records(xs, 1.0), mask), sigma)
 
-    formula = dp.certify(step, jnp.ones((4, 2)), jnp.ones(4, bool), KEY, sigma, records=0, mask=1, times=3)
+    formula = dp.certify(
+        step, jnp.ones((4, 2)), jnp.ones(4, bool), KEY, sigma, records=0, mask=1, times=3
+    )
     assert any(f"noise multipliers are at most {most:.4g}" in x for x in formula.assumptions)
     within, beyond = formula.at(sigma=most / 2), formula.at(sigma=2 * most)
     assert within.event.event.noise_multiplier == pytest.approx(most / 2, rel=1e-12)
     assert within.notes == ()
-    # Above them it costs more than the formula says, and no more than the proof does that is made with numbers from the start.
-    known = dp.certify(lambda *x: step(*x, 2 * most), jnp.ones((4, 2)), jnp.ones(4, bool), KEY, records=0, mask=1)
-    assert beyond.event.event.noise_multiplier == pytest.approx((1 + most * cell) / (0.5 / most + cell), rel=1e-9)
+    # Above them it costs more than the formula says, and no more than the proof does that is made
+    # with numbers from the start.
+    known = dp.certify(
+        lambda *x: step(*x, 2 * most), jnp.ones((4, 2)), jnp.ones(4, bool), KEY, records=0, mask=1
+    )
+    assert beyond.event.event.noise_multiplier == pytest.approx(
+        (1 + most * cell) / (0.5 / most + cell), rel=1e-9
+    )
     assert beyond.event.event.noise_multiplier == known.event.noise_multiplier < 2 * most
     assert any("exceeds the limit of the grid" in x for x in beyond.notes)
 
 
 def test_a_program_that_looks_at_types_is_found_out():
     def step(w, xs, ys, mask, key, sigma):
-        return noisy(key, clipped_sum(w, xs, ys, mask, 1.0), sigma * (0.5 if isinstance(sigma, float) else 1.0))
+        return noisy(
+            key,
+            clipped_sum(w, xs, ys, mask, 1.0),
+            sigma * (0.5 if isinstance(sigma, float) else 1.0),
+        )
 
     with pytest.raises(dp.PrivacyError, match="program differs"):
         certify(step, sigma).at(sigma=2.0)
@@ -623,9 +691,14 @@ def test_the_page_prints_what_it_says(repository: Path):
     notebook = (repository / "docs/notebooks/proofs.py").read_text(encoding="utf-8")
     exec(compile(notebook, "docs/notebooks/proofs.py", "exec"), names)
     certificate = names["proof"]
-    assert any(str(certificate).startswith(printed) for printed in re.findall(r"```text\n(.*?)```", page, re.DOTALL))
+    assert any(
+        str(certificate).startswith(printed)
+        for printed in re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    )
     found = certificate.at(q=0.01, sigma=1.5, T=500)
-    assert found.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 500)
+    assert found.event == SelfComposedDpEvent(
+        PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 500
+    )
 
 
 def test_the_figures_of_the_page(repository: Path):
@@ -637,7 +710,11 @@ def test_the_figures_of_the_page(repository: Path):
     step = SampledWithoutReplacementDpEvent(n, b, GaussianDpEvent(2 * z))
     ours = profile(SelfComposedDpEvent(step, k), dp.Relation.REPLACE_ONE).epsilon(delta)
     page = (repository / "docs/proofs.md").read_text(encoding="utf-8")
-    for figure in (f"ε₀ = {z:.1f} times", f"infers ε = {theirs:.2f};", f"`certify` says ε = {ours:.3f}."):
+    for figure in (
+        f"ε₀ = {z:.1f} times",
+        f"infers ε = {theirs:.2f};",
+        f"`certify` says ε = {ours:.3f}.",
+    ):
         assert figure in page
 
 

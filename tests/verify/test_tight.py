@@ -18,14 +18,19 @@ ROOT = 2**0.5
 
 # Programs, with the noise multipliers that they truly have under both relations.
 TIGHT = []
-# Programs that look like these, with the largest that may be certified; 0 where no proof may be found.
+# Programs that look like these, with the largest that may be certified; 0 where no proof may be
+# found.
 BESIDE = []
 
 
 def into(table):
     def known(add, replace=None):
         def enter(step):
-            table.append(pytest.param(step, {ADD: add, REPLACE: add if replace is None else replace}, id=step.__name__))
+            table.append(
+                pytest.param(
+                    step, {ADD: add, REPLACE: add if replace is None else replace}, id=step.__name__
+                )
+            )
             return step
 
         return enter
@@ -186,7 +191,11 @@ def mapped_in_batches_that_do_not_fit(w, xs, ys, mask, key):
 
 @tight(Z)
 def gradients_mapped_in_batches_that_do_not_fit(w, xs, ys, mask, key):
-    g = lax.map(lambda r: jax.tree.map(lambda x: x[0], gradients(w, r[0][None], r[1][None])), (xs, ys), batch_size=9)
+    g = lax.map(
+        lambda r: jax.tree.map(lambda x: x[0], gradients(w, r[0][None], r[1][None])),
+        (xs, ys),
+        batch_size=9,
+    )
     return noise(key, dp.sum_records(dp.clip_records(g, C), mask))
 
 
@@ -301,7 +310,8 @@ def softmax_of_products(w, xs, ys, mask, key):
 
 @beside(0)
 def softmax_of_products_whose_rounding_is_not_small(w, xs, ys, mask, key):
-    # XLA of JAX 0.10 rounds `a * b` for the maximum, on processors, and not where the maximum is subtracted: it returns NaN.
+    # XLA of JAX 0.10 rounds `a * b` for the maximum, on processors, and not where the maximum is
+    # subtracted: it returns NaN.
     return noise(key, dp.sum_records(jax.nn.softmax(products(xs, ys, 1e12)), mask), 1.0)
 
 
@@ -375,7 +385,9 @@ def psum_divided_by_the_number_of_records(w, xs, ys, mask, key):
 
 @beside(0)
 def psum_of_integers_that_wrap_around(w, xs, ys, mask, key):
-    return noise(key, 1.0 * named(lambda x: lax.psum((x * 2**20).astype(int), "records"), rows(xs, mask)))
+    return noise(
+        key, 1.0 * named(lambda x: lax.psum((x * 2**20).astype(int), "records"), rows(xs, mask))
+    )
 
 
 # Coordinates of a sum.
@@ -451,7 +463,11 @@ def sizes_without_a_mask(w, xs, ys, mask, key):
 
 @beside(Z / 2, Z)
 def signs_in_the_first_bin(w, xs, ys, mask, key):
-    return noise(key, jnp.bincount(jnp.where(mask, bins(ys), 0), weights=jnp.sign(guarded(ys)), length=4), 1.0)
+    return noise(
+        key,
+        jnp.bincount(jnp.where(mask, bins(ys), 0), weights=jnp.sign(guarded(ys)), length=4),
+        1.0,
+    )
 
 
 @beside(Z / 2, Z)
@@ -472,7 +488,9 @@ def numbers_just_below_zero(w, xs, ys, mask, key):
 
 @beside(Z / 2, Z)
 def sizes_by_a_column_with_a_sign(w, xs, ys, mask, key):
-    return noise(key, (jnp.abs(marked(xs, C)) * jnp.array([1.0, -1.0, 1.0]) + 0.0 * marked(xs, C)).sum(0))
+    return noise(
+        key, (jnp.abs(marked(xs, C)) * jnp.array([1.0, -1.0, 1.0]) + 0.0 * marked(xs, C)).sum(0)
+    )
 
 
 # Leaves of one clipping are parts of one vector.
@@ -600,11 +618,17 @@ def test_a_sample_with_its_mask_turned_over(relation):
     assert multiplier(lambda x, y, m: C * (1.0 - m).sum()) == pytest.approx(Z, rel=1e-6)
     assert multiplier(lambda x, y, m: C * jnp.where(m, 0.0, 1.0).sum()) == pytest.approx(Z)
     # Of what stands in both, something leaves where something comes.
-    assert multiplier(lambda x, y, m: dp.sum_records(marked(x + 1.0, C), m | True)) == pytest.approx(Z / 2)
+    assert multiplier(
+        lambda x, y, m: dp.sum_records(marked(x + 1.0, C), m | True)
+    ) == pytest.approx(Z / 2)
     assert multiplier(lambda x, y, m: C * jnp.where(m, -1.0, 1.0).sum()) == pytest.approx(Z / 2)
-    assert multiplier(lambda x, y, m: dp.sum_records(marked(x + 1.0, C), ~m ^ (y > 0))) == pytest.approx(Z / 2)
+    assert multiplier(
+        lambda x, y, m: dp.sum_records(marked(x + 1.0, C), ~m ^ (y > 0))
+    ) == pytest.approx(Z / 2)
     with pytest.raises(dp.PrivacyError, match="place"):
-        multiplier(lambda x, y, m: dp.sum_records(marked(jnp.arange(N)[:, None] * jnp.ones(D), C), ~m))
+        multiplier(
+            lambda x, y, m: dp.sum_records(marked(jnp.arange(N)[:, None] * jnp.ones(D), C), ~m)
+        )
 
 
 def test_a_choice_among_bounded_coordinates():
@@ -621,14 +645,27 @@ def test_a_choice_among_bounded_coordinates():
     assert range_of(lambda r, x: r.sum(0)) == pytest.approx(1.0)
     assert range_of(lambda r, x: (r / 4.0).sum(0) * 2.0 + r.sum(0) / 2.0) == pytest.approx(1.0)
     assert range_of(lambda r, x: r.sum(0) + r[:, ::-1].sum(0)) == pytest.approx(2.0, rel=1e-4)
-    assert range_of(lambda r, x: r.sum(0) * jnp.array([1.0, -3.0, 1.0])) == pytest.approx(3.0, rel=1e-4)
+    assert range_of(lambda r, x: r.sum(0) * jnp.array([1.0, -3.0, 1.0])) == pytest.approx(
+        3.0, rel=1e-4
+    )
     assert range_of(lambda r, x: jnp.arange(3.0) - r.sum(0)) == pytest.approx(1.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum()[None]) == pytest.approx(3.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum(0).sum()[None]) == pytest.approx(3.0, rel=1e-4)
-    assert range_of(lambda r, x: jnp.stack([r, -r], 2).sum(0).sum(0)) == pytest.approx(3.0, rel=1e-4)
+    assert range_of(lambda r, x: jnp.stack([r, -r], 2).sum(0).sum(0)) == pytest.approx(
+        3.0, rel=1e-4
+    )
     assert range_of(lambda r, x: r.sum(0) @ jnp.ones((D, 2))) >= 3.0
-    assert range_of(lambda r, x: jnp.clip(guarded(x), -1.0, 1.0).sum(0)) == pytest.approx(2.0, rel=1e-4)
-    assert range_of(lambda r, x: lax.scan(lambda c, _: (c + r.sum(0), None), jnp.zeros(D), None, length=5)[0]) >= 5.0
+    assert range_of(lambda r, x: jnp.clip(guarded(x), -1.0, 1.0).sum(0)) == pytest.approx(
+        2.0, rel=1e-4
+    )
+    assert (
+        range_of(
+            lambda r, x: lax.scan(lambda c, _: (c + r.sum(0), None), jnp.zeros(D), None, length=5)[
+                0
+            ]
+        )
+        >= 5.0
+    )
     with pytest.raises(dp.PrivacyError):
         range_of(lambda r, x: guarded(x).sum(0))
 

@@ -1,7 +1,7 @@
 """Methods of inference, each a private act: gradient steps, private Newton, noisy moments.
 
-Imports from `discreet.privacy`. Models and arrays of records are arguments here; schemas and files are a storey further up. In
-reading order; each imports only from those before it:
+Imports from `discreet.privacy`. Models and arrays of records are arguments here; schemas and files
+are a storey further up. In reading order; each imports only from those before it:
 
     inference_data   draws for ArviZ
     plots            pictures of draws and of released numbers

@@ -29,29 +29,34 @@ def to_arviz(
 ) -> Any:
     """Posterior draws as ArviZ keeps them: two halves as chains in the group `posterior`, and the statement in the attributes.
 
-    ArviZ compares chains with one another: `az.summary` has no R-hat of one. An odd number of draws, or fewer than 8, is one.
+    ArviZ compares chains with one another: `az.summary` has no R-hat of one. An odd number of
+    draws, or fewer than 8, is one.
 
-    There is no `sample_stats`, since nothing here was tuned by its acceptance; and never `observed_data` or `log_likelihood`:
-    these are the records, or exact functions of each, which no epsilon covers. So ArviZ's `loo` and predictive checks
-    against the observed data are not to be had.
+    There is no `sample_stats`, since nothing here was tuned by its acceptance; and never
+    `observed_data` or `log_likelihood`: these are the records, or exact functions of each, which no
+    epsilon covers. So ArviZ's `loo` and predictive checks against the observed data are not to be
+    had.
 
     Args:
-        samples: Draws by the latent's name, along the leading axis: `result.posterior(key, 1000)`, or `draws` of `OPSResult` and
-            `DPSGLDResult`.
+        samples: Draws by the latent's name, along the leading axis: `result.posterior(key, 1000)`,
+            or `draws` of `OPSResult` and `DPSGLDResult`.
         statement: The draws' statement; None if they cost nothing, such as prior draws.
-        feature_names: Names along the last axis of each latent that has as many entries there, `Records.feature_names` say;
-            the dimension is called "feature".
+        feature_names: Names along the last axis of each latent that has as many entries there,
+            `Records.feature_names` say; the dimension is called "feature".
         coords: Names along further dimensions, as in ArviZ.
         dims: Names of a latent's dimensions after the draws, as in ArviZ.
         note: A remark to keep with the draws.
 
     Returns:
-        An `arviz.InferenceData` with ArviZ 0.23 and before, an `xarray.DataTree` with ArviZ 1. Attributes of both the whole and
-        its posterior: `epsilon`, `delta`, `relation`, `unit`, `private` ("yes", or why not), and the whole `statement` as JSON.
+        An `arviz.InferenceData` with ArviZ 0.23 and before, an `xarray.DataTree` with ArviZ 1.
+        Attributes of both the whole and
+        its posterior: `epsilon`, `delta`, `relation`, `unit`, `private` ("yes", or why not), and
+            the whole `statement` as JSON.
 
     Raises:
         ImportError: ArviZ is not installed.
-        ValueError: No draws, latents with different numbers of draws, a latent called chain or draw, or names that fit no axis.
+        ValueError: No draws, latents with different numbers of draws, a latent called chain or
+            draw, or names that fit no axis.
     """
     arrays = {name: np.asarray(drawn) for name, drawn in samples.items()}
     named = _dimensions(arrays, feature_names, dims or {})
@@ -60,7 +65,10 @@ def to_arviz(
         known[FEATURE] = list(feature_names)
     count = len(next(iter(arrays.values())))
     chains = 2 if count % 2 == 0 and count >= 8 else 1
-    posterior = {name: array.reshape(chains, count // chains, *array.shape[1:]) for name, array in arrays.items()}
+    posterior = {
+        name: array.reshape(chains, count // chains, *array.shape[1:])
+        for name, array in arrays.items()
+    }
     arviz = _arviz()
     if arviz.__version__.startswith("0."):
         data = arviz.from_dict(posterior=posterior, coords=known, dims=named)
@@ -76,7 +84,9 @@ def _arviz() -> Any:
     try:
         with warnings.catch_warnings():
             # The last versions before 1.0 announce it, once a day, to whoever imports them.
-            warnings.filterwarnings("ignore", category=FutureWarning, message=r"\s*ArviZ is undergoing")
+            warnings.filterwarnings(
+                "ignore", category=FutureWarning, message=r"\s*ArviZ is undergoing"
+            )
             return import_module("arviz")
     except ImportError as error:
         raise ImportError(
@@ -86,7 +96,9 @@ def _arviz() -> Any:
 
 
 def _dimensions(
-    arrays: Mapping[str, np.ndarray], feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]]
+    arrays: Mapping[str, np.ndarray],
+    feature_names: Sequence[str] | None,
+    dims: Mapping[str, Sequence[str]],
 ) -> dict[str, list[str]]:
     """Names of each latent's dimensions, checked; a latent without any is left to ArviZ."""
     if not arrays:
@@ -113,7 +125,11 @@ def _dimensions(
                 "axis after the draws."
             )
     if feature_names is not None:
-        along = [n for n, x in arrays.items() if n not in named and x.ndim > 1 and x.shape[-1] == len(feature_names)]
+        along = [
+            n
+            for n, x in arrays.items()
+            if n not in named and x.ndim > 1 and x.shape[-1] == len(feature_names)
+        ]
         if not along and not any(FEATURE in parts for parts in named.values()):
             raise ValueError(
                 f"There are {len(feature_names)} feature_names, but no latent has a last axis of that length: leave them out, or "
@@ -126,7 +142,10 @@ def _dimensions(
 
 def _facts(statement: Statement | None, note: str) -> dict[str, Any]:
     """Attributes that NetCDF and Zarr can hold: texts and numbers."""
-    facts: dict[str, Any] = {"inference_library": "discreet", "inference_library_version": version("discreet")}
+    facts: dict[str, Any] = {
+        "inference_library": "discreet",
+        "inference_library_version": version("discreet"),
+    }
     if statement is not None:
         facts |= {
             "epsilon": float(statement.epsilon),

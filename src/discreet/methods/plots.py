@@ -1,7 +1,7 @@
 """Pictures of releases and of what follows from them, readable in grey. matplotlib is loaded when one is drawn.
 
-None of these functions is given a record. The pictures of figures that are not private are drawn where those are made, and
-say so in their titles.
+None of these functions is given a record. The pictures of figures that are not private are drawn
+where those are made, and say so in their titles.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ SHADES = ("0.0", "0.35", "0.55")
 def new_figure(width: float, height: float) -> Figure:
     """A figure of this size in inches, apart from pyplot, so that no window opens and nothing piles up.
 
-    A notebook shows it as a picture; matplotlib's own figure is shown by its name until pyplot is imported.
+    A notebook shows it as a picture; matplotlib's own figure is shown by its name until pyplot is
+    imported.
     """
     require("matplotlib", extra="plot", what="A picture")
     from matplotlib.figure import Figure
@@ -76,7 +77,9 @@ def tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-_CAPTION = "Dot: mean. Thick and thin line: central 50 % and 90 % of the draws. Grey: their density."
+_CAPTION = (
+    "Dot: mean. Thick and thin line: central 50 % and 90 % of the draws. Grey: their density."
+)
 _GRID = 160
 
 
@@ -97,15 +100,15 @@ def plot_posterior(
 ) -> Figure:
     """Draw each coordinate's density, mean, and central 50 % and 90 % of the draws: a panel a latent, a row a coordinate.
 
-    The intervals are of the draws: those of `result.posterior` lack the noise of the private fit, those of
-    `result.noise_aware().posterior` allow for it.
+    The intervals are of the draws: those of `result.posterior` lack the noise of the private fit,
+    those of `result.noise_aware().posterior` allow for it.
 
     Args:
         draws: By the latent's name, along the leading axis, 2 at least.
         feature_names: Names of the rows of each latent that has as many coordinates.
         units: Units of a latent's values, for its axis.
-        most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own spread, and the panel
-            says so.
+        most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own
+            spread, and the panel says so.
         statement: Statement with the epsilon to print.
         note: A line below.
         path: File for the picture, whose ending determines its format; by default it is not saved.
@@ -118,8 +121,13 @@ def plot_posterior(
         ValueError: No draws, or one that is not finite.
     """
     if not draws or most < 1:
-        raise ValueError("There is nothing to draw: pass draws of one latent at least, and most from 1 up.")
-    panels = {name: _rows(name, np.asarray(drawn, np.float64), feature_names) for name, drawn in draws.items()}
+        raise ValueError(
+            "There is nothing to draw: pass draws of one latent at least, and most from 1 up."
+        )
+    panels = {
+        name: _rows(name, np.asarray(drawn, np.float64), feature_names)
+        for name, drawn in draws.items()
+    }
     shown = {}
     for name, rows in panels.items():
         places = foremost([x.draws.mean() for x in rows], [x.draws.std() for x in rows], most)
@@ -133,9 +141,13 @@ def plot_posterior(
         part = f", {len(rows)} of {len(panels[name])} rows" if len(rows) < len(panels[name]) else ""
         axes.set_xlabel(f"{name}{f' ({unit})' if unit else ''}{part}")
     number = len(next(iter(panels.values()))[0].draws)
-    spent = "" if statement is None else f" at ε = {statement.epsilon:.4g}, δ = {statement.delta:.3g}"
+    spent = (
+        "" if statement is None else f" at ε = {statement.epsilon:.4g}, δ = {statement.delta:.3g}"
+    )
     figure.suptitle(f"Posterior{spent}: {number:,} draws", fontsize="large")
-    figure.supxlabel("\n".join([_CAPTION, *([note] if note else [])]), fontsize="x-small", color="0.3")
+    figure.supxlabel(
+        "\n".join([_CAPTION, *([note] if note else [])]), fontsize="x-small", color="0.3"
+    )
     return save(figure, path)
 
 
@@ -149,14 +161,21 @@ def _rows(name: str, drawn: np.ndarray, feature_names: Sequence[str] | None) -> 
             f"The draws of {name!r} are not all finite: the fit diverged. Fit with a smaller learning rate, which spends again."
         )
     flat = drawn.reshape(len(drawn), -1)
-    return [_Row(x, flat[:, i]) for i, x in enumerate(coordinate_labels(name, drawn.shape[1:], feature_names))]
+    return [
+        _Row(x, flat[:, i])
+        for i, x in enumerate(coordinate_labels(name, drawn.shape[1:], feature_names))
+    ]
 
 
-def coordinate_labels(name: str, shape: tuple[int, ...], given: Sequence[str] | None = None) -> list[str]:
+def coordinate_labels(
+    name: str, shape: tuple[int, ...], given: Sequence[str] | None = None
+) -> list[str]:
     """Names of a latent's coordinates: those given, if they are as many, else its own with their places."""
     if given is not None and math.prod(shape) == len(given) > 1:
         return list(given)
-    return [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(shape)]
+    return [
+        name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(shape)
+    ]
 
 
 def foremost(means: Sequence[float], sds: Sequence[float], most: int) -> np.ndarray:
@@ -174,8 +193,12 @@ def _draw_panel(axes: Any, rows: list[_Row]) -> None:
             axes.fill_between(where, height, height + 0.75 * density, color="0.85", linewidth=0)
             axes.plot(where, height + 0.75 * density, color="0.6", linewidth=0.6)
         axes.plot([low, high], [height, height], color="black", linewidth=1, solid_capstyle="butt")
-        axes.plot([lower, upper], [height, height], color="black", linewidth=3.5, solid_capstyle="butt")
-        axes.plot(row.draws.mean(), height, "o", color="black", markerfacecolor="white", markersize=5)
+        axes.plot(
+            [lower, upper], [height, height], color="black", linewidth=3.5, solid_capstyle="butt"
+        )
+        axes.plot(
+            row.draws.mean(), height, "o", color="black", markerfacecolor="white", markersize=5
+        )
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize="small")
     axes.set_ylim(-0.45, len(rows) - 0.1)
     if min(row.draws.min() for row in rows) < 0 < max(row.draws.max() for row in rows):
@@ -198,10 +221,11 @@ def _density(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None) -> Figure:
     """Draw what a fit released, step by step; post-processing, free of budget.
 
-    Above, the variational parameters on their unconstrained scale, of which those that travelled farthest are shown; the steps
-    whose average is the result (or, of a chain, whose draws are kept) are shaded. A fit that still travels there was too
-    short. Then the private losses with their running mean, if the fit gave a share of its budget to them; and the clipping
-    norms, if they moved.
+    Above, the variational parameters on their unconstrained scale, of which those that travelled
+    farthest are shown; the steps whose average is the result (or, of a chain, whose draws are kept)
+    are shaded. A fit that still travels there was too short. Then the private losses with their
+    running mean, if the fit gave a share of its budget to them; and the clipping norms, if they
+    moved.
 
     Args:
         result: A result of `DPSVI.run` or `DPSGLD.run`.
@@ -216,9 +240,13 @@ def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None)
         ValueError: A number of parameters that cannot be told apart, or a trace without iterates.
     """
     if not 1 <= most <= len(STROKES) * len(SHADES):
-        raise ValueError(f"most is {most}; more than {len(STROKES) * len(SHADES)} lines cannot be told apart.")
+        raise ValueError(
+            f"most is {most}; more than {len(STROKES) * len(SHADES)} lines cannot be told apart."
+        )
     if len(result.trace.steps) == 0:
-        raise ValueError("The trace holds no iterate, since no step was done: there is nothing to draw.")
+        raise ValueError(
+            "The trace holds no iterate, since no step was done: there is nothing to draw."
+        )
     norms = np.asarray(getattr(result, "clipping_norms", ()), np.float64)
     with_losses = bool(np.isfinite(result.losses).any())
     with_norms = bool(norms.size > 1 and np.ptp(norms) > 0)
@@ -241,7 +269,9 @@ def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None)
         axes.set_xlabel("")
     grid[-1].set_xlabel("step")
     spent = result.statement
-    figure.suptitle(f"Releases of a fit at ε = {spent.epsilon:.4g}, δ = {spent.delta:.3g}", fontsize="large")
+    figure.suptitle(
+        f"Releases of a fit at ε = {spent.epsilon:.4g}, δ = {spent.delta:.3g}", fontsize="large"
+    )
     return save(figure, path)
 
 
@@ -262,16 +292,30 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
         what = "draws are kept"
     axes.axvspan(first, steps[-1], color="0.92", linewidth=0)
     middle = (first + steps[-1]) / 2
-    axes.text(middle, 0.98, what, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize="small")
+    axes.text(
+        middle,
+        0.98,
+        what,
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        va="top",
+        fontsize="small",
+    )
     for i, place in enumerate(shown):
         stroke = STROKES[i % len(STROKES)]
         shade = SHADES[i // len(STROKES)]
         axes.plot(steps, iterates[:, place], stroke, color=shade, linewidth=0.9, rasterized=True)
-    every = f"{len(shown)} of {len(names)}, those that moved most" if len(shown) < len(names) else f"all {len(names)}"
+    every = (
+        f"{len(shown)} of {len(names)}, those that moved most"
+        if len(shown) < len(names)
+        else f"all {len(names)}"
+    )
     axes.margins(y=0.12)
     axes.set(ylabel="unconstrained value", title=f"Parameters ({every})")
     ends = np.nan_to_num(iterates[-1, shown], posinf=0.0, neginf=0.0)
-    for place, end, height in zip(shown, ends, _apart(ends, 0.08 * np.ptp(axes.get_ylim())), strict=True):
+    for place, end, height in zip(
+        shown, ends, _apart(ends, 0.08 * np.ptp(axes.get_ylim())), strict=True
+    ):
         axes.annotate(
             names[place],
             xy=(steps[-1], end),
@@ -279,7 +323,13 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
             textcoords=("axes fraction", "data"),
             va="center",
             fontsize="small",
-            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 1},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "0.6",
+                "linewidth": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 1,
+            },
         )
     tidy(axes)
 
@@ -304,7 +354,11 @@ def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
         else:
             i += 1
     placed = np.empty(len(heights))
-    placed[order] = [start + gap * k for start, group in zip(starts, groups, strict=True) for k in range(len(group))]
+    placed[order] = [
+        start + gap * k
+        for start, group in zip(starts, groups, strict=True)
+        for k in range(len(group))
+    ]
     return placed
 
 
@@ -313,13 +367,18 @@ def coordinate_names(result: Any, dim: int) -> list[str]:
     arrays = getattr(result, "params", None)
     suffix = ""
     if arrays is None:
-        suffix = "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
+        suffix = (
+            "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
+        )
         arrays = {name + suffix: drawn[0] for name, drawn in result.draws.items() if len(drawn)}
     names = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
-        name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path).removesuffix(suffix)
+        name = ".".join(
+            str(getattr(key, "key", getattr(key, "idx", key))) for key in path
+        ).removesuffix(suffix)
         names += coordinate_labels(name, np.shape(leaf))
-    # An unconstrained value may have fewer coordinates than the constrained one (a simplex, a covariance).
+    # An unconstrained value may have fewer coordinates than the constrained one (a simplex, a
+    # covariance).
     return names if len(names) == dim else [f"coordinate {i}" for i in range(dim)]
 
 
@@ -330,8 +389,8 @@ def draw_losses(axes: Any, losses: Float[np.ndarray, "step"]) -> None:
     width = max(1, len(losses) // 20)
     mean = running_mean(losses, width)
     axes.plot(steps, mean, color="black", label=f"mean of the last {width} steps")
-    # By the mean, since the noise of single steps is often far larger than the whole descent; but not by its first
-    # values, which are hardly means.
+    # By the mean, since the noise of single steps is often far larger than the whole descent; but
+    # not by its first values, which are hardly means.
     shown = mean[width // 4 :]
     shown = shown[np.isfinite(shown)]
     if shown.size and np.ptp(shown) > 0:
@@ -372,14 +431,21 @@ class Shares(NamedTuple):
 
 
 def plot_shares(
-    shares: Mapping[str, Shares], names: tuple[str, str], *, title: str, path: str | Path | None = None
+    shares: Mapping[str, Shares],
+    names: tuple[str, str],
+    *,
+    title: str,
+    path: str | Path | None = None,
 ) -> Figure:
     """Draw a panel for each column: the first table, by its name, as grey bars, the second as black marks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     figure = _panels(shares, _draw_column, title)
-    handles = [Patch(color="0.8"), Line2D([], [], color="black", marker="D", markersize=3, linewidth=1)]
+    handles = [
+        Patch(color="0.8"),
+        Line2D([], [], color="black", marker="D", markersize=3, linewidth=1),
+    ]
     figure.legend(handles, list(names), loc="outside lower center", ncols=2, frameon=False)
     return save(figure, path)
 
@@ -389,7 +455,14 @@ def _draw_column(axes: Any, name: str, column: Shares) -> None:
     places = np.arange(len(column.labels), dtype=np.float64)
     # Beside the largest numbers, missing cells would pass for those.
     places[len(places) - apart :] += 1.5
-    axes.bar(places, column.first, width=1.0 if column.sliced else 0.8, color="0.8", edgecolor="white", linewidth=0.3)
+    axes.bar(
+        places,
+        column.first,
+        width=1.0 if column.sliced else 0.8,
+        color="0.8",
+        edgecolor="white",
+        linewidth=0.3,
+    )
     if column.sliced:
         slices = slice(len(places) - apart)
         axes.step(places[slices], column.second[slices], where="mid", color="black", linewidth=1)
@@ -407,7 +480,9 @@ def _name_levels(
     labels = [label if len(label) <= 14 else f"{label[:13]}…" for label in names]
     long = max(map(len, labels)) * min(len(names), _MOST_LABELS) > 30
     named = [*range(0, len(names) - always, every), *range(len(names) - always, len(names))]
-    axes.set_xticks(places[named], [labels[i] for i in named], fontsize="x-small", rotation=40 if long else 0)
+    axes.set_xticks(
+        places[named], [labels[i] for i in named], fontsize="x-small", rotation=40 if long else 0
+    )
     if long:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -429,12 +504,16 @@ class LevelShares(NamedTuple):
     axis: str  # Title of the labels' axis, with a unit
 
 
-def plot_levels(columns: Mapping[str, LevelShares], *, title: str, path: str | Path | None = None) -> Figure:
+def plot_levels(
+    columns: Mapping[str, LevelShares], *, title: str, path: str | Path | None = None
+) -> Figure:
     """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density."""
     return save(_panels(columns, _draw_levels, title), path)
 
 
-def _panels(columns: Mapping[str, Any], draw: Callable[[Any, str, Any], None], title: str) -> Figure:
+def _panels(
+    columns: Mapping[str, Any], draw: Callable[[Any, str, Any], None], title: str
+) -> Figure:
     """A figure with a panel for each column."""
     down = -(-len(columns) // _COLUMNS)
     figure = new_figure(10.5, 0.9 + 2.3 * down)
@@ -486,7 +565,14 @@ def plot_replicates(
     for drawn in replicates:
         axes.step(places, drawn, where="mid", color="0.75", linewidth=0.5)
     axes.step([], [], color="0.75", linewidth=0.5, label="replicates")
-    axes.step(places, replicates.mean(axis=0), where="mid", color="0.35", linestyle="--", label="their mean")
+    axes.step(
+        places,
+        replicates.mean(axis=0),
+        where="mid",
+        color="0.35",
+        linestyle="--",
+        label="their mean",
+    )
     lowest = float(replicates.min())
     if observed is not None:
         axes.step(places, observed, where="mid", color="black", linewidth=1.5, label="released")
@@ -506,6 +592,10 @@ def draw_trade_off(axes: Any, profile: Any) -> None:
     axes.fill_between(wrong, wrong, found, color="0.9", linewidth=0)
     axes.plot(wrong, found, color="black", label="best attacker")
     axes.plot(wrong, wrong, ":", color="0.4", label="guessing")
-    axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title="What the best attacker can tell")
+    axes.set(
+        xlabel="false-positive rate",
+        ylabel="true-positive rate",
+        title="What the best attacker can tell",
+    )
     axes.legend(frameon=False)
     tidy(axes)

@@ -1,7 +1,7 @@
 """What ε rests on: keys, sums, noise, their proof, and the order in which a private act happens.
 
-The ground (`discreet._dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is all that this storey stands on. In reading
-order; each imports only from those before it:
+The ground (`discreet._dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is all that this
+storey stands on. In reading order; each imports only from those before it:
 
     random       ChaCha20 keys, subkeys by purpose, Gaussian and discrete draws
     accounting   events to ε and δ, calibration, risk in words, filters; no JAX
@@ -17,5 +17,6 @@ order; each imports only from those before it:
     act          the order of every private act; claims keys and debits
     query        one exact sum of bounded rows, proved and released with noise
 
-Names are found as `dp.accounting.profile`, or imported: `from discreet.privacy.accounting import profile`.
+Names are found as `dp.accounting.profile`, or imported: `from discreet.privacy.accounting import
+profile`.
 """

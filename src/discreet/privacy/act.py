@@ -1,13 +1,16 @@
 """The private act: one plan carried out on one table, in one order, whatever the method.
 
-1. Refuse: the key drew its noise before, the result could not be private, the ledger does not hold it (`Act`).
+1. Refuse: the key drew its noise before, the result could not be private, the ledger does not hold
+   it (`Act`).
 2. Prove: the programs that will run are together no more than the plan's event (`Act.prove`).
-3. Begin: claim the key, then debit (`Act.begin`). Only behind it may noise be drawn, or a program touch the records.
+3. Begin: claim the key, then debit (`Act.begin`). Only behind it may noise be drawn, or a program
+   touch the records.
 4. Run, and state: `Act.statement` has the proof and the receipt.
 
-Refusals cost nothing, since they come first. The key is claimed before the debit: of two threads with one key, one is refused
-and nothing is debited for it; a debit that is refused leaves a claimed key, and keys cost nothing. Nothing else in discreet
-claims a key for a whole release or debits a ledger; tests/test_house.py checks it.
+Refusals cost nothing, since they come first. The key is claimed before the debit: of two threads
+with one key, one is refused and nothing is debited for it; a debit that is refused leaves a claimed
+key, and keys cost nothing. Nothing else in discreet claims a key for a whole release or debits a
+ledger; tests/test_house.py checks it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ PROVED = "Proved before it ran: the program itself was found to release no more 
 class Act:
     """What one plan does to one table, from its refusals to its statement.
 
-    Guarantee: once `begin` has returned, no other act of this process that is given `key` begins, and the debit is on the disk.
+    Guarantee: once `begin` has returned, no other act of this process that is given `key` begins,
+    and the debit is on the disk.
 
     Args:
         plan: Its event, slack and relation are proved and debited.
@@ -45,7 +49,8 @@ class Act:
         again: It continues after a crash, with the same noise for the same states.
 
     Raises:
-        ValueError: The key was used, a ledger is given for what is not private, or the statement is not the plan's.
+        ValueError: The key was used, a ledger is given for what is not private, or the statement is
+            not the plan's.
         SpentError: The ledger does not hold it.
     """
 
@@ -102,13 +107,17 @@ class Act:
             told: What `plan.state` is told besides, such as `unit`.
 
         Raises:
-            TypeError, ValueError: As `random.check_key` and `Act`; or the statement is not of what it was told.
+            TypeError, ValueError: As `random.check_key` and `Act`; or the statement is not of what
+                it was told.
         """
         key = random.check_key(key)
         noise = key if purpose is None else random.subkey(key, purpose)
         reproducible = random.is_reproducible(key)
         statement = plan.state(reproducible=reproducible, **told)
-        if (statement.reproducible, statement.unit) != (reproducible, told.get("unit", statement.unit)):
+        if (statement.reproducible, statement.unit) != (
+            reproducible,
+            told.get("unit", statement.unit),
+        ):
             raise ValueError(
                 "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
             )
@@ -131,19 +140,24 @@ class Act:
         Args:
             programs: Their certificates.
             times: How often each runs; empty: once.
-            named: Put their fingerprints into the statement; not where these follow the number of records.
+            named: Put their fingerprints into the statement; not where these follow the number of
+                records.
 
         Raises:
             PrivacyError: They are more, or proved for another relation than the plan's.
         """
         assert programs, "Nothing was proved."
         runs = list(zip(programs, times or [1] * len(programs), strict=True))
-        event = ComposedDpEvent([SelfComposedDpEvent(program.event, count) for program, count in runs])
+        event = ComposedDpEvent(
+            [SelfComposedDpEvent(program.event, count) for program, count in runs]
+        )
         slack = sum(program.slack * count for program, count in runs)
         notes = tuple(note for program in programs for note in program.notes)
         for relation in {program.relation for program in programs}:
             check_expected(event, slack, self._plan, relation, notes)
-        prints = f" (SHA-256 {', '.join(program.fingerprint for program in programs)})" if named else ""
+        prints = (
+            f" (SHA-256 {', '.join(program.fingerprint for program in programs)})" if named else ""
+        )
         self._stated = self._stated.with_notes(f"{PROVED}{prints}.")
 
     def begin(self) -> None:

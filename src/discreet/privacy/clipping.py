@@ -74,7 +74,9 @@ class AdaptiveNumbers(NamedTuple):
     minimum: Any
     maximum: Any
 
-    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]) -> Float[Array, ""]:
+    def next_norm(
+        self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]
+    ) -> Float[Array, ""]:
         """C of the next step; see `AdaptiveClipping.next_norm`."""
         del step
         excess = clipped - (1.0 - self.quantile)
@@ -85,41 +87,49 @@ class AdaptiveNumbers(NamedTuple):
 class AdaptiveClipping:
     """A clipping norm C that follows a quantile of the gradients' norms, found privately while fitting.
 
-    Use it as `clipping_norm=` of a `PrivacyPlan`; then C need not be tuned, which would cost a fit for each try. Each
-    step releases, beside the sum of clipped gradients, how many of the batch's gradients were within C and how many were
-    not. With c the released number of the latter divided by the public expected batch size q N, the next step clips to
+    Use it as `clipping_norm=` of a `PrivacyPlan`; then C need not be tuned, which would cost a fit
+    for each try. Each step releases, beside the sum of clipped gradients, how many of the batch's
+    gradients were within C and how many were not. With c the released number of the latter divided
+    by the public expected batch size q N, the next step clips to
 
         C exp(learning_rate (c - (1 - quantile))),   kept within [minimum, maximum].
 
-    Guarantee: the counts are two more coordinates of the step's one Gaussian release, so plan, event and epsilon are those
-    of a fixed C, which counts, too. A record adds a weight to one of them, and the weight is such that `count_share` of
-    the squared joint bound of its (gradient, loss, counts) is the counts'; the plan's noise multiplier is relative to
-    that joint bound. C is computed from earlier releases alone: it may be shown to anybody, and the noise scales with it.
+    Guarantee: the counts are two more coordinates of the step's one Gaussian release, so plan,
+    event and epsilon are those of a fixed C, which counts, too. A record adds a weight to one of
+    them, and the weight is such that `count_share` of the squared joint bound of its (gradient,
+    loss, counts) is the counts'; the plan's noise multiplier is relative to that joint bound. C is
+    computed from earlier releases alone: it may be shown to anybody, and the noise scales with it.
 
-    With noise multiplier sigma and count_share t, the noise on the clipped sum is z C with z = sigma / sqrt(1 - t), and the
-    noise on each count is sigma_c = sigma / sqrt(t). So (z^-2 + sigma_c^-2)^(-1/2) = (((1 - t) + t) / sigma^2)^(-1/2) =
-    sigma, as the paper's Theorem 1 splits one Gaussian (there a count has sensitivity 1/2, and does not tell clipped records
-    from those that are missing or not finite). A loss share takes its part of the sum in the same way.
+    With noise multiplier sigma and count_share t, the noise on the clipped sum is z C with z =
+    sigma / sqrt(1 - t), and the noise on each count is sigma_c = sigma / sqrt(t). So (z^-2 +
+    sigma_c^-2)^(-1/2) = (((1 - t) + t) / sigma^2)^(-1/2) = sigma, as the paper's Theorem 1 splits
+    one Gaussian (there a count has sensitivity 1/2, and does not tell clipped records from those
+    that are missing or not finite). A loss share takes its part of the sum in the same way.
 
-    C settles where the fraction `quantile` of the gradients is within it, to within the noise: c has standard deviation
-    sigma / (sqrt(t) q N), beside the sampling's own; `plan.explain()` says so where that makes C wander. Records whose
-    loss or gradient is not finite are not counted, and a public N that is a few per cent off changes little.
+    C settles where the fraction `quantile` of the gradients is within it, to within the noise: c
+    has standard deviation sigma / (sqrt(t) q N), beside the sampling's own; `plan.explain()` says
+    so where that makes C wander. Records whose loss or gradient is not finite are not counted, and
+    a public N that is a few per cent off changes little.
 
-    **The quantile and the learning rate follow from the plan's public numbers.** Clipping is biased, the more the more
-    gradients it shortens: with half of the likelihood's pull cut off a fit overshoots, gradients shrink, and C follows them
-    down. On a logistic regression with 10,000 records at epsilon = 1 the posterior mean came out 2.6 times too long with a
-    quantile of 0.5, 1.12 times with 0.9, and 1.03 times with 0.95. A larger C costs noise. The two are about equal where
-    the clipped share is the noise that all steps leave in the mean of N gradients, in units of C: sigma / (q sqrt(T) N).
-    Twice that is clipped, at least 0.5 % and at most 10 %. C rises fast (by 20 % a step at first) and falls slowly, so it
-    starts low. For networks, the paper's quantile of 1/2 suits.
+    **The quantile and the learning rate follow from the plan's public numbers.** Clipping is
+    biased, the more the more gradients it shortens: with half of the likelihood's pull cut off a
+    fit overshoots, gradients shrink, and C follows them down. On a logistic regression with 10,000
+    records at epsilon = 1 the posterior mean came out 2.6 times too long with a quantile of 0.5,
+    1.12 times with 0.9, and 1.03 times with 0.95. A larger C costs noise. The two are about equal
+    where the clipped share is the noise that all steps leave in the mean of N gradients, in units
+    of C: sigma / (q sqrt(T) N). Twice that is clipped, at least 0.5 % and at most 10 %. C rises
+    fast (by 20 % a step at first) and falls slowly, so it starts low. For networks, the paper's
+    quantile of 1/2 suits.
 
     Attributes:
-        quantile: The fraction of gradients that is to be within C, above 0 and below 1. None: as above.
+        quantile: The fraction of gradients that is to be within C, above 0 and below 1. None: as
+            above.
         initial: C of the first step; public. Rather too low than too high, see above.
-        learning_rate: Step size of log C, above 0. None: 0.2, the paper's, which raises C a hundredfold in about 25 steps;
-            less where the noise on c would let C wander, but enough for it to arrive.
-        count_share: Share of the squared joint bound that goes to the counts, above 0 and below 1. The noise on the
-            gradient grows by 1 / sqrt(1 - count_share): one per cent for 0.019.
+        learning_rate: Step size of log C, above 0. None: 0.2, the paper's, which raises C a
+            hundredfold in about 25 steps; less where the noise on c would let C wander, but enough
+            for it to arrive.
+        count_share: Share of the squared joint bound that goes to the counts, above 0 and below 1.
+            The noise on the gradient grows by 1 / sqrt(1 - count_share): one per cent for 0.019.
         minimum: Public bound below which C does not fall; None: a ten-thousandth of `initial`.
         maximum: Public bound above which C does not rise; None: ten thousand times `initial`.
 
@@ -127,7 +137,8 @@ class AdaptiveClipping:
         ValueError: A number out of range.
 
     Reference:
-        Andrew, Thakkar, McMahan and Ramaswamy, Differentially private learning with adaptive clipping, NeurIPS 2021.
+        Andrew, Thakkar, McMahan and Ramaswamy, Differentially private learning with adaptive
+        clipping, NeurIPS 2021.
 
     Example:
         >>> import discreet as dp
@@ -163,7 +174,8 @@ class AdaptiveClipping:
         hint = "It is the counts' share of the release. 0.019 costs one per cent more noise on the gradient."
         probability("AdaptiveClipping: count_share", self.count_share, hint=hint)
 
-        # NumPy's numbers become Python's, so that a rule hashes, prints and pickles alike wherever they came from.
+        # NumPy's numbers become Python's, so that a rule hashes, prints and pickles alike wherever
+        # they came from.
         for name, value in vars(self).items():
             object.__setattr__(self, name, None if value is None else float(value))
         least, most = self.limits
@@ -185,7 +197,9 @@ class AdaptiveClipping:
         """C of the first step."""
         return self.initial
 
-    def for_plan(self, noise_multiplier: float, rate: float, num_records: int, num_steps: int) -> AdaptiveClipping:
+    def for_plan(
+        self, noise_multiplier: float, rate: float, num_records: int, num_steps: int
+    ) -> AdaptiveClipping:
         """The rule with a quantile and a learning rate, chosen from a plan's public numbers where they are open."""
         quantile = self.quantile
         learning_rate = self.learning_rate
@@ -193,7 +207,8 @@ class AdaptiveClipping:
             noise = noise_multiplier / (rate * math.sqrt(num_steps) * num_records)
             quantile = 1.0 - min(max(2.0 * noise, _LEAST_CLIPPED), _MOST_CLIPPED)
         if learning_rate is None:
-            # C then wanders by a factor of e^(1/2) at most, unless it could not rise e^20-fold on its way.
+            # C then wanders by a factor of e^(1/2) at most, unless it could not rise e^20-fold on
+            # its way.
             stddev = self.stddev_of_fraction(noise_multiplier, rate * num_records)
             steady = min(quantile, 1.0 - quantile) / max(stddev**2, 1e-30)
             learning_rate = min(_FASTEST, max(steady, 20.0 / num_steps))
@@ -204,8 +219,8 @@ class AdaptiveClipping:
 
         Args:
             norm: C of this step.
-            clipped: c, the released number of gradients longer than C divided by the public expected batch size; any finite
-                number, since noise was added.
+            clipped: c, the released number of gradients longer than C divided by the public
+                expected batch size; any finite number, since noise was added.
         """
         return self.numbers.next_norm(norm, clipped, jnp.int32(0))
 
@@ -229,8 +244,9 @@ class AdaptiveClipping:
     def wandering(self, noise_multiplier: float, expected_size: float) -> float:
         """The typical deviation of log C by noise alone, where the restoring drift is weakest.
 
-        A random walk with steps of variance (learning_rate * stddev)^2 against a drift of learning_rate times the
-        smaller of quantile and 1 - quantile settles to an exponential law of this scale.
+        A random walk with steps of variance (learning_rate * stddev)^2 against a drift of
+        learning_rate times the smaller of quantile and 1 - quantile settles to an exponential law
+        of this scale.
         """
         quantile, learning_rate = self._chosen
         stddev = self.stddev_of_fraction(noise_multiplier, expected_size)
@@ -275,7 +291,9 @@ class ScheduleNumbers(NamedTuple):
 
     norms: Any
 
-    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]) -> Float[Array, ""]:
+    def next_norm(
+        self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]
+    ) -> Float[Array, ""]:
         """C of the step after `step`; that of the last one stays."""
         del norm, clipped
         return self.norms[jnp.minimum(step + 1, len(self.norms) - 1)]

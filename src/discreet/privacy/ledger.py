@@ -1,8 +1,9 @@
 """A persistent privacy budget of one table of people: an append-only, locked, hash-chained file with a hard cap.
 
-The file has one JSON object a line: the first opens the ledger (name, unit, relation, cap), each further one is a debit or a
-change of the cap. Every line contains the SHA-256 of the line before; lines are appended under a file lock and reach the disk
-before they count. `Ledger` documents the guarantee. `discreet.act` debits, just before the first release.
+The file has one JSON object a line: the first opens the ledger (name, unit, relation, cap), each
+further one is a debit or a change of the cap. Every line contains the SHA-256 of the line before;
+lines are appended under a file lock and reach the disk before they count. `Ledger` documents the
+guarantee. `discreet.act` debits, just before the first release.
 """
 
 from __future__ import annotations
@@ -52,13 +53,17 @@ class LedgerError(RefusedError):
 @contextlib.contextmanager
 def _opened(path: Path, how: int) -> Iterator[int]:
     if path.is_dir():
-        raise LedgerError(f"{path} is a folder, and a ledger is a file. Give one that `discreet ledger open` created.")
+        raise LedgerError(
+            f"{path} is a folder, and a ledger is a file. Give one that `discreet ledger open` created."
+        )
     try:
         handle = os.open(path, how)
     except OSError as error:
         create = "Create one with Ledger.create or `discreet ledger open`"
         remedy = "Check its permissions" if path.exists() else create
-        raise LedgerError(f"The ledger {path} cannot be opened ({error.strerror}). {remedy}.") from None
+        raise LedgerError(
+            f"The ledger {path} cannot be opened ({error.strerror}). {remedy}."
+        ) from None
     try:
         yield handle
     finally:
@@ -70,7 +75,9 @@ def _appending(path: Path) -> Iterator[int]:
     """The file, locked against other writers."""
     with _opened(path, os.O_RDWR | os.O_APPEND) as handle, _locked(handle, path):
         if not os.path.samestat(os.fstat(handle), os.stat(path)):
-            raise LedgerError(f"{path} was replaced by another file while this one waited. Try again.")
+            raise LedgerError(
+                f"{path} was replaced by another file while this one waited. Try again."
+            )
         yield handle
 
 
@@ -100,9 +107,15 @@ def _entries(handle: int, path: Path) -> list[Entry]:
             if not isinstance(entry, dict):
                 raise TypeError
         except (ValueError, TypeError):
-            raise LedgerError(f"Line {number + 1} of {path} is not an entry of a ledger. {remedy}") from None
+            raise LedgerError(
+                f"Line {number + 1} of {path} is not an entry of a ledger. {remedy}"
+            ) from None
         rest = {name: value for name, value in entry.items() if name != "hash"}
-        if entry.get("number") != number or entry.get("previous") != previous or entry.get("hash") != _hash(rest):
+        if (
+            entry.get("number") != number
+            or entry.get("previous") != previous
+            or entry.get("hash") != _hash(rest)
+        ):
             raise LedgerError(
                 f"Line {number + 1} of {path} was changed: its hash, or that of the line before, does not match. {remedy}"
             )
@@ -130,7 +143,9 @@ def _append(handle: int, entries: Sequence[Entry], content: Entry) -> Entry:
 @contextlib.contextmanager
 def _locked(handle: int, path: Path) -> Iterator[None]:
     if fcntl is None:
-        raise LedgerError(f"{path} cannot be locked on this system, so two processes could spend the same budget.")
+        raise LedgerError(
+            f"{path} cannot be locked on this system, so two processes could spend the same budget."
+        )
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         yield
@@ -153,7 +168,9 @@ def _hash(rest: Mapping[str, Any]) -> str:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(
+        content, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ).encode()
 
 
 def _write(handle: int, line: bytes) -> None:
@@ -186,15 +203,18 @@ class Debit:
 class Ledger:
     """The budget of one table of people, in a file.
 
-    A fit with a ledger is debited after all its checks and the compilation, on the disk before the first release. A crash,
-    Ctrl-C or an error afterwards refunds nothing. Processes wait for one another, so that two cannot both spend the remainder.
-    Every line contains the hash of the one before: edited or removed lines are detected, except the last ones (compare the
-    newest hash with the statement of the last fit).
+    A fit with a ledger is debited after all its checks and the compilation, on the disk before the
+    first release. A crash, Ctrl-C or an error afterwards refunds nothing. Processes wait for one
+    another, so that two cannot both spend the remainder. Every line contains the hash of the one
+    before: edited or removed lines are detected, except the last ones (compare the newest hash with
+    the statement of the last fit).
 
-    The cap is a filter (`PrivacyFilter`): its (epsilon, delta) holds for all debited fits together, even if one was planned
-    after the results of another were seen. That costs more than the composition of plans that were all fixed beforehand.
+    The cap is a filter (`PrivacyFilter`): its (epsilon, delta) holds for all debited fits together,
+    even if one was planned after the results of another were seen. That costs more than the
+    composition of plans that were all fixed beforehand.
 
-    It cannot detect fits without it, copies of the file, and whether two tables are about the same people.
+    It cannot detect fits without it, copies of the file, and whether two tables are about the same
+    people.
 
     Args:
         path: A file created by `Ledger.create`.
@@ -229,7 +249,9 @@ class Ledger:
         if statement.reproducible:
             why = "its random bits can be repeated"
             instead = "Use discreet.random.key() instead of a key from a seed, or omit the ledger."
-        raise ValueError(f"This release is not private ({why}), so it cannot be charged to a ledger. {instead}")
+        raise ValueError(
+            f"This release is not private ({why}), so it cannot be charged to a ledger. {instead}"
+        )
 
     @classmethod
     def create(
@@ -246,12 +268,14 @@ class Ledger:
 
         Args:
             path: A new file.
-            dataset: A public name of the table; the table itself is not used, since its hash would reveal its records.
+            dataset: A public name of the table; the table itself is not used, since its hash would
+                reveal its records.
             epsilon: The cap, above 0.
             delta: The cap's delta; the deltas of the single fits must add up to at most half of it.
             relation: The neighbouring relation of all fits.
-            unit: The privacy unit, in words: "one record", or "one person" (or another word for it) if fits name the column
-                that identifies persons. A fit with the other unit is refused.
+            unit: The privacy unit, in words: "one record", or "one person" (or another word for it)
+                if fits name the column that identifies persons. A fit with the other unit is
+                refused.
 
         Raises:
             LedgerError: The file exists.
@@ -259,8 +283,16 @@ class Ledger:
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
         if not dataset.strip():
-            raise ValueError("The ledger's dataset has no name. Give it a public one, such as 'survey 2026'.")
-        content = {"kind": "open", "format": FORMAT, "dataset": dataset, "relation": relation.name, "unit": unit}
+            raise ValueError(
+                "The ledger's dataset has no name. Give it a public one, such as 'survey 2026'."
+            )
+        content = {
+            "kind": "open",
+            "format": FORMAT,
+            "dataset": dataset,
+            "relation": relation.name,
+            "unit": unit,
+        }
         content |= {"epsilon": cap.epsilon, "delta": cap.delta}
         path = Path(path)
         try:
@@ -330,7 +362,8 @@ class Ledger:
         """Read every line and every hash.
 
         Args:
-            receipt_hash: The hash of an entry, or its beginning (8 characters at least), as in a fit's statement.
+            receipt_hash: The hash of an entry, or its beginning (8 characters at least), as in a
+                fit's statement.
 
         Returns:
             The number of entries.
@@ -349,7 +382,9 @@ class Ledger:
                 )
         return len(entries)
 
-    def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD) -> float:
+    def check(
+        self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD
+    ) -> float:
         """Refuse a plan that exceeds the budget; debit nothing. A run that was debited already may continue.
 
         Returns:
@@ -361,7 +396,9 @@ class Ledger:
         """
         return _admit(self.entries, plan, delta, run_id, unit)[0]
 
-    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD) -> Receipt:
+    def debit(
+        self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD
+    ) -> Receipt:
         """Debit a plan's event, irrevocably.
 
         Args:
@@ -396,8 +433,8 @@ class Ledger:
         Args:
             epsilon: The new epsilon.
             delta: The new delta.
-            raised: Required if the new cap is higher. A new cap, higher or lower, is guaranteed only if the decision for it
-                does not depend on the results so far.
+            raised: Required if the new cap is higher. A new cap, higher or lower, is guaranteed
+                only if the decision for it does not depend on the results so far.
 
         Raises:
             ValueError: A higher cap without `raised`.
@@ -440,13 +477,17 @@ class Ledger:
         ]
         if len(debits) > 1:
             together = upper(self.epsilon_if_planned_together(cap.delta))
-            lines.append(f"If every fit was planned before any result was seen, their total cost is ε = {together}.")
+            lines.append(
+                f"If every fit was planned before any result was seen, their total cost is ε = {together}."
+            )
         if sum(entry["kind"] == "cap" for entry in entries):
             lines.append("The cap was changed after the ledger was created: see its `cap` entries.")
         return "\n".join(lines)
 
 
-def _admit(entries: Sequence[Entry], plan: Planned, delta: float, run_id: str, unit: str) -> tuple[float, Entry | None]:
+def _admit(
+    entries: Sequence[Entry], plan: Planned, delta: float, run_id: str, unit: str
+) -> tuple[float, Entry | None]:
     """The part of the cap's epsilon that is spent after the plan; and the debit of a run that continues."""
     event = plan.event()
     cap = _cap(entries)
@@ -493,7 +534,8 @@ def _what_fits(cap: PrivacyFilter, before: Sequence[Cost], relation: Relation, d
 
 def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
     """Refuse a plan with another unit or relation than the ledger's."""
-    # A person has several records, and changing one row replaces the person: neither unit bounds the other.
+    # A person has several records, and changing one row replaces the person: neither unit bounds
+    # the other.
     if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
         remedy = (
             "Open another ledger for it, with the unit 'one person' (--unit)."
@@ -522,7 +564,8 @@ def _spent(entries: Sequence[Entry]) -> float:
     return _cap(entries).spent([debit.cost for debit in _debits(entries)])
 
 
-# The cost of an entry, by its hash, which covers all its content and all entries before it, and by relation.
+# The cost of an entry, by its hash, which covers all its content and all entries before it, and by
+# relation.
 _costs: dict[str, Cost] = {}
 
 
@@ -538,5 +581,9 @@ def _debits(entries: Sequence[Entry]) -> list[Debit]:
         if digest not in _costs:
             _costs[digest] = cost_of(event, relation, delta=delta, slack=entry["slack"])
         unit = entry.get("unit", ONE_RECORD)
-        found.append(Debit(entry["number"], entry["time"], entry["method"], event, delta, _costs[digest], unit))
+        found.append(
+            Debit(
+                entry["number"], entry["time"], entry["method"], event, delta, _costs[digest], unit
+            )
+        )
     return found

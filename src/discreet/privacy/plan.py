@@ -55,21 +55,27 @@ class PrivacyPlan:
 
     Attributes:
         sampling: The sampling scheme of batches.
-        rate_schedule: The public sampling rate of each step, or a function from the number of the step, from 0, to its rate; kept
-            as numbers. For `PoissonSampling`, whose own rate is then the largest: it sets the room for a batch. Each different
-            pair of rate and noise takes the accountant some 50 ms. None: one rate in all steps.
-        clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
-            follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer; or one for each
-            step, or a function from the number of the step, from 0, to its C.
-        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0 and at most 10^6.
-        noise_schedule: Public factors of the noise multiplier, one for each step, or a function from the number of the step, from
-            0, to its factor; kept as numbers. None: 1 in all steps.
+        rate_schedule: The public sampling rate of each step, or a function from the number of the
+            step, from 0, to its rate; kept as numbers. For `PoissonSampling`, whose own rate is
+            then the largest: it sets the room for a batch. Each different pair of rate and noise
+            takes the accountant some 50 ms. None: one rate in all steps.
+        clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the
+            default, whose C follows a private quantile; or a number above 0, which biases the fit
+            wherever gradients are longer; or one for each step, or a function from the number of
+            the step, from 0, to its C.
+        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped
+            contributions, above 0 and at most 10^6.
+        noise_schedule: Public factors of the noise multiplier, one for each step, or a function
+            from the number of the step, from 0, to its factor; kept as numbers. None: 1 in all
+            steps.
         num_steps: Number of noisy releases, fixed beforehand, at least 1.
-        num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
+        num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near
+            the true number.
         relation: The neighbouring relation.
         target_delta: The delta the plan was calibrated for; None if built by hand.
-        mechanism: The mechanism for the sums, with an L2 bound: the Gaussian mechanism, or one of your own.
-            `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
+        mechanism: The mechanism for the sums, with an L2 bound: the Gaussian mechanism, or one of
+            your own. `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits
+            no epsilon covers.
 
     Example:
         >>> from discreet.privacy.sampling import PoissonSampling
@@ -125,7 +131,9 @@ class PrivacyPlan:
                     f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
                 )
         self.sampling.check(self.num_records, self.relation)
-        hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+        hint = (
+            "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+        )
         integer("num_steps", self.num_steps, hint=hint)
         if self.rate_schedule is not None:
             hint = f"It is a step's sampling rate, at most that of {self.sampling!r}."
@@ -139,7 +147,9 @@ class PrivacyPlan:
         noise = positive("noise_multiplier", self.noise_multiplier, hint=hint)
         if self.noise_schedule is not None:
             hint = "It is a step's factor of noise_multiplier, such as 0.5 for half of the noise."
-            object.__setattr__(self, "noise_schedule", self._of_steps("noise_schedule", self.noise_schedule, hint))
+            object.__setattr__(
+                self, "noise_schedule", self._of_steps("noise_schedule", self.noise_schedule, hint)
+            )
         faintest = noise * min(self._factors)
         noise *= max(self._factors)
         if noise > _MOST_NOISE:
@@ -155,7 +165,8 @@ class PrivacyPlan:
             )
         if self.target_delta is not None:
             probability("delta", self.target_delta, hint=_DELTA_HINT)
-        # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
+        # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever
+        # they came from.
         for name, kind in (
             ("num_steps", int),
             ("num_records", int),
@@ -165,11 +176,11 @@ class PrivacyPlan:
 
     def _of_steps(self, name: str, given: Any, hint: str) -> tuple[float, ...]:
         """The numbers of a schedule, one for each step."""
-        steps = integer("num_steps", self.num_steps, hint="A schedule has one number for each step.")
+        steps = integer(
+            "num_steps", self.num_steps, hint="A schedule has one number for each step."
+        )
         if not is_schedule(given):
-            words = (
-                "a list of numbers, one for each step, or a function from the number of the step, from 0, to its number"
-            )
+            words = "a list of numbers, one for each step, or a function from the number of the step, from 0, to its number"
             refuse(name, given, words, hint)
         found = [given(step) for step in range(steps)] if callable(given) else list(given)
         if len(found) != steps:
@@ -177,7 +188,9 @@ class PrivacyPlan:
                 f"{name} has {len(found)} numbers for {steps} steps: give one for each step, or a function from the number of "
                 "the step, from 0, to its number."
             )
-        return tuple(float(positive(f"{name}, step {i}", x, hint=hint)) for i, x in enumerate(found))
+        return tuple(
+            float(positive(f"{name}, step {i}", x, hint=hint)) for i, x in enumerate(found)
+        )
 
     @property
     def _factors(self) -> tuple[float, ...]:
@@ -192,7 +205,11 @@ class PrivacyPlan:
     def usual_noise(self) -> float:
         """The root mean square of the noise multipliers, each as if its step's gradient were one at the rate `rate`."""
         noise = np.multiply(self.noise_multipliers, self.rate / np.array(self.rates))
-        return float(math.hypot(*noise)) / math.sqrt(noise.size) if noise.size > 1 else self.noise_multiplier
+        return (
+            float(math.hypot(*noise)) / math.sqrt(noise.size)
+            if noise.size > 1
+            else self.noise_multiplier
+        )
 
     def lengthened(self, num_steps: int) -> Self:
         """The plan with more steps; those that it did not plan have the least noise and the largest rate."""
@@ -203,7 +220,11 @@ class PrivacyPlan:
         norm = norm + norm[-1:] * more if isinstance(norm, tuple) else norm
         rates = self.rate_schedule
         rates = rates + (max(rates),) * more if isinstance(rates, tuple) else rates
-        of_steps: dict[str, Any] = {"noise_schedule": factors, "rate_schedule": rates, "clipping_norm": norm}
+        of_steps: dict[str, Any] = {
+            "noise_schedule": factors,
+            "rate_schedule": rates,
+            "clipping_norm": norm,
+        }
         return dataclasses.replace(self, num_steps=num_steps, **of_steps)
 
     @classmethod
@@ -225,11 +246,13 @@ class PrivacyPlan:
     ) -> Self:
         """Solve for the omitted one of epsilon, num_steps and noise_multiplier.
 
-        Guarantee: the epsilon of the plan and those in `shared_with` together, by `accounting.composed`, is at most `epsilon` at
-        `delta`, and for an open noise multiplier at least 0.999 of it.
+        Guarantee: the epsilon of the plan and those in `shared_with` together, by
+        `accounting.composed`, is at most `epsilon` at `delta`, and for an open noise multiplier at
+        least 0.999 of it.
 
         Args:
-            epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)` computes its cost.
+            epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)`
+                computes its cost.
             delta: Target, above 0 and below 1, and best well below 1 / num_records.
             num_records: As in the plan.
             num_steps: As in the plan; by default the most steps that epsilon permits.
@@ -239,15 +262,17 @@ class PrivacyPlan:
             rate_schedule: As in the plan; `num_steps` is needed with it.
             clipping_norm: As in the plan.
             relation: As in the plan.
-            shared_with: Plans of other releases from the same records, such as a `Standardisation` before the fit: epsilon is the
-                total. The returned plan does not include them; each is released, stated and debited by itself.
+            shared_with: Plans of other releases from the same records, such as a `Standardisation`
+                before the fit: epsilon is the total. The returned plan does not include them; each
+                is released, stated and debited by itself.
             mechanism: As in the plan.
 
         Returns:
             The plan, with `target_delta` set to `delta`.
 
         Raises:
-            ValueError: Not exactly one of the three is open, an argument is out of range, or the target is infeasible.
+            ValueError: Not exactly one of the three is open, an argument is out of range, or the
+                target is infeasible.
         """
         probability("delta", delta, hint=_DELTA_HINT)
         given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
@@ -257,7 +282,9 @@ class PrivacyPlan:
                 f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
                 f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and omit the one you want."
             )
-        scheduled = noise_schedule is not None or rate_schedule is not None or is_schedule(clipping_norm)
+        scheduled = (
+            noise_schedule is not None or rate_schedule is not None or is_schedule(clipping_norm)
+        )
         if num_steps is None and scheduled:
             raise ValueError("A schedule has a number for each step: give num_steps, too.")
         # With 1 for what is open, so that all else is checked.
@@ -282,7 +309,9 @@ class PrivacyPlan:
             shared = [others.event]
             slack = others.slack
             if others.relation is not relation:
-                raise ValueError("The plans in shared_with are under another relation: make all for the same one.")
+                raise ValueError(
+                    "The plans in shared_with are under another relation: make all for the same one."
+                )
             if (spent := others.epsilon(delta)) >= epsilon:
                 raise ValueError(
                     f"epsilon={epsilon:g} leaves nothing for the steps: the plans in shared_with cost {spent:.4g} at "
@@ -347,7 +376,9 @@ class PrivacyPlan:
     @property
     def slack(self) -> float:
         """Total variation between the run and `event`, from samplers and noise, over all steps."""
-        return self.num_steps * (self.sampler.slack_per_step(self.num_records) + self.mechanism.slack)
+        return self.num_steps * (
+            self.sampler.slack_per_step(self.num_records) + self.mechanism.slack
+        )
 
     def event(self) -> DpEvent:
         """The event of the steps, derived from sampler, noise and number of steps."""
@@ -394,13 +425,16 @@ class PrivacyPlan:
 
     def _repr_html_(self) -> str:
         delta = self._stated_delta(None)
-        return notebook_html(f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta))
+        return notebook_html(
+            f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta)
+        )
 
     def explain(self, delta: float | None = None) -> str:
         """Explain the plan, its cost, and the risk for one person in plain words.
 
         Args:
-            delta: The delta at which to state epsilon; by default `target_delta`, else the proposal of `suggest`.
+            delta: The delta at which to state epsilon; by default `target_delta`, else the proposal
+                of `suggest`.
 
         Returns:
             A text of some twenty lines. It depends on public facts only.
@@ -446,4 +480,8 @@ class PrivacyPlan:
         if delta is not None:
             probability("delta", delta, hint=_DELTA_HINT)
             return delta
-        return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
+        return (
+            self.target_delta
+            if self.target_delta is not None
+            else suggest(num_records=self.num_records).delta
+        )

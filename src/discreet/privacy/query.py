@@ -1,21 +1,26 @@
 """A query: bounded rows of single records, one exact sum, noise, release.
 
-Standardisation, moments, counts, scores and each sum of a private Newton fit are queries. A query's program takes a key, the
-records and public values, computes the sum (`total`) and adds noise to it. What is proved is that program: `certify` finds in
-it how far one record moves the sum, and so the event, which must be no more than the noise claims.
+Standardisation, moments, counts, scores and each sum of a private Newton fit are queries. A query's
+program takes a key, the records and public values, computes the sum (`total`) and adds noise to it.
+What is proved is that program: `certify` finds in it how far one record moves the sum, and so the
+event, which must be no more than the noise claims.
 
-*The sum is exact.* Rows are integers, or bounded, rounded to a grid and clipped (`on_grid`), so that they are multiples of the
-grid's step: 2^26 of them add up in 64 bits without rounding. No last bit of a sum depends on the records' order, on which
-others there are, or on how the table is divided: one record moves the sum by its own row, and by nothing else. A last bit of a
-row would move it by a whole step of the grid. So each row must be computed alike whatever the number of records: by operations
-that no compiler contracts, as in `standardise`, or a turn of records at a time, by one program, as `in_turns` lays them out.
-XLA may compute a program's last rows otherwise, so the last `SPARE` of each turn stand for nobody (`gradients._sums`).
+*The sum is exact.* Rows are integers, or bounded, rounded to a grid and clipped (`on_grid`), so
+that they are multiples of the grid's step: 2^26 of them add up in 64 bits without rounding. No last
+bit of a sum depends on the records' order, on which others there are, or on how the table is
+divided: one record moves the sum by its own row, and by nothing else. A last bit of a row would
+move it by a whole step of the grid. So each row must be computed alike whatever the number of
+records: by operations that no compiler contracts, as in `standardise`, or a turn of records at a
+time, by one program, as `in_turns` lays them out. XLA may compute a program's last rows otherwise,
+so the last `SPARE` of each turn stand for nobody (`gradients._sums`).
 
-*The program need not be given all records.* The exact sum over the others may be among its public values, to which `total` adds
-what the last ones contribute. For two neighbouring tables whose one difference is in the last records, that value is the same.
-Since the sum is exact, it is the same sum whichever records come last, so the proof holds for every pair of neighbours.
+*The program need not be given all records.* The exact sum over the others may be among its public
+values, to which `total` adds what the last ones contribute. For two neighbouring tables whose one
+difference is in the last records, that value is the same. Since the sum is exact, it is the same
+sum whichever records come last, so the proof holds for every pair of neighbours.
 
-*A query is a value.* Queries that are equal, for arguments of the same shapes, are proved and compiled once.
+*A query is a value.* Queries that are equal, for arguments of the same shapes, are proved and
+compiled once.
 """
 
 from __future__ import annotations
@@ -44,7 +49,12 @@ from discreet.privacy.accounting import (
 )
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
-from discreet.privacy.mechanisms import GAUSSIAN, clip_records, exponential_mechanism, planned_gaussian
+from discreet.privacy.mechanisms import (
+    GAUSSIAN,
+    clip_records,
+    exponential_mechanism,
+    planned_gaussian,
+)
 from discreet.privacy.report import Statement, Unit, make_release_statement
 from discreet.privacy.verify import Certificate, Given, certify
 
@@ -56,7 +66,9 @@ MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 _ALIGNED = 64  # bytes
-_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+_CLIPPED_FROM = (
+    2.0**-19
+)  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 
 
 class Noise(Hashable, Protocol):
@@ -75,7 +87,8 @@ class Gaussian(NamedTuple):
     Attributes:
         stddev: Standard deviation of the noise on each number.
         noise_multiplier: The same over the bound on what one record contributes.
-        room: Where how many numbers there are is secret: the most of them, for all of which the noise has one law. Else 0.
+        room: Where how many numbers there are is secret: the most of them, for all of which the
+            noise has one law. Else 0.
     """
 
     stddev: float
@@ -99,13 +112,14 @@ class Gaussian(NamedTuple):
 class Choice(NamedTuple):
     """The number of a large one of these sums, by the exponential mechanism.
 
-    The plan of one choice has the event `BoundedRangeDpEvent(epsilon)` and the slack `CHOICE.slack`. The largest epsilon for a
-    budget is `1 / calibrate_noise_multiplier(lambda x: BoundedRangeDpEvent(1 / x), ...)`.
+    The plan of one choice has the event `BoundedRangeDpEvent(epsilon)` and the slack
+    `CHOICE.slack`. The largest epsilon for a budget is `1 / calibrate_noise_multiplier(lambda x:
+    BoundedRangeDpEvent(1 / x), ...)`.
 
     Attributes:
         epsilon: The privacy range.
-        moved: How far a record that is added or removed moves each of them at most, under either relation: that one replaced
-            moves them twice as far is in the event.
+        moved: How far a record that is added or removed moves each of them at most, under either
+            relation: that one replaced moves them twice as far is in the event.
     """
 
     epsilon: float
@@ -127,11 +141,13 @@ _HINT = "It should be well below one over the number of records."
 class GaussianPlan:
     """What plans of queries with Gaussian noise have in common. Public.
 
-    Under REPLACE_ONE the event has neighbours whose sums are two bounds apart. Counts are sqrt(2) apart, so their noise is
-    `neighbours(relation).of_cells / neighbours(relation).distance` times that of other sums.
+    Under REPLACE_ONE the event has neighbours whose sums are two bounds apart. Counts are sqrt(2)
+    apart, so their noise is `neighbours(relation).of_cells / neighbours(relation).distance` times
+    that of other sums.
 
     Attributes:
-        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases
+            together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
     """
@@ -222,10 +238,12 @@ class Query:
     """The release of one exact sum over records.
 
     Attributes:
-        total: The sum, from the program's arguments after the key. Compared by value: a function of a module, or an object.
+        total: The sum, from the program's arguments after the key. Compared by value: a function of
+            a module, or an object.
         noise: What is released of it.
         relation: The neighbouring relation.
-        records: Positions of the records' arrays among the program's arguments, the key's being 0; then that of the mask.
+        records: Positions of the records' arrays among the program's arguments, the key's being 0;
+            then that of the mask.
     """
 
     total: Callable[..., Any]
@@ -245,7 +263,8 @@ class Query:
             arguments: Those of the program, or their shapes, or `Given` ones.
 
         Raises:
-            PrivacyError: It is more than the noise claims, or the program holds the records as a constant.
+            PrivacyError: It is more than the noise claims, or the program holds the records as a
+                constant.
         """
         leaves, structure = jax.tree.flatten((key, *arguments))
         # Values of two classes may be equal, as named tuples are.
@@ -264,7 +283,8 @@ class Query:
             named: As in `Act.prove`.
 
         Raises:
-            PrivacyError, ValueError, SpentError: As `certificate` and `Act.begin`. Nothing was spent.
+            PrivacyError, ValueError, SpentError: As `certificate` and `Act.begin`. Nothing was
+                spent.
         """
         program = self.certificate(act.key, *arguments)
         act.prove(program, named=named)
@@ -298,17 +318,23 @@ def rounded(rows: Float[Array, "record *sum"], mask: Bool[Array, "record"], grid
 
 
 def on_grid(
-    rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float, *, within: bool = False
+    rows: Float[Array, "record sum"],
+    mask: Bool[Array, "record"],
+    grid: float,
+    *,
+    within: bool = False,
 ) -> Array:
     """Rows of norm at most 1, a little shorter, as `rounded` leaves them on the grid.
 
-    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before
+    it is rounded, too.
 
     Args:
         rows: One for each record.
         mask: Of the records that there are.
         grid: Steps in 1.
-        within: No row is longer than 1, but for rounding: then the bits are the same without the first clipping.
+        within: No row is longer than 1, but for rounding: then the bits are the same without the
+            first clipping.
     """
     room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
     return rounded((rows if within else clip_records(rows, 1.0)) * room, mask, grid)
@@ -331,7 +357,8 @@ def in_turns(
         arrays: The records' arrays.
         turns: Number of turns. Let there be two at least: XLA compiles a loop of one otherwise.
         turn: Records of a turn.
-        layout: For each array the shape, without the records' axis, and the dtype; None: its own. A last axis is filled up.
+        layout: For each array the shape, without the records' axis, and the dtype; None: its own. A
+            last axis is filled up.
     """
     filled = turn - SPARE
     whole = len(arrays[0]) // filled
@@ -346,7 +373,10 @@ def in_turns(
 
     kinds = layout or [(array.shape[1:], array.dtype) for array in arrays]
     present = laid(np.ones(len(arrays[0]), bool), (), bool)
-    return [*(laid(np.asarray(array), *kind) for array, kind in zip(arrays, kinds, strict=True)), present]
+    return [
+        *(laid(np.asarray(array), *kind) for array, kind in zip(arrays, kinds, strict=True)),
+        present,
+    ]
 
 
 def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

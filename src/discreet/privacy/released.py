@@ -1,7 +1,8 @@
 """What the results of all methods have in common, from their fields alone: a file, plain values, HTML for notebooks.
 
-A result is a frozen dataclass with a `statement` among its fields, and mostly a `plan`; all of them are releases or public
-facts. A field that is neither has `KEPT_NOWHERE`: no file and no dictionary has it. One with `NOT_IN_DICT` is too large to read.
+A result is a frozen dataclass with a `statement` among its fields, and mostly a `plan`; all of them
+are releases or public facts. A field that is neither has `KEPT_NOWHERE`: no file and no dictionary
+has it. One with `NOT_IN_DICT` is too large to read.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ class Released:
     """True if the spread of the posterior's draws has the noise of the releases in it."""
     _parts: ClassVar[Any]
 
-    def __init_subclass__(cls, *, what: str, parts: Kinds | Callable[[], Kinds] = (), version: int = 1) -> None:
+    def __init_subclass__(
+        cls, *, what: str, parts: Kinds | Callable[[], Kinds] = (), version: int = 1
+    ) -> None:
         """Define a kind of result.
 
         Args:
             what: What a file holds, in a few words.
-            parts: Classes of what is in the fields, as `storage.Kinds`; or a function that gives them. The statement's are known.
+            parts: Classes of what is in the fields, as `storage.Kinds`; or a function that gives
+                them. The statement's are known.
             version: Version of the fields.
         """
         super().__init_subclass__()
@@ -63,13 +67,17 @@ class Released:
 
     @classmethod
     def _kept_in(cls, place: str) -> list[str]:
-        return [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.metadata.get(place, True)]
+        return [
+            field.name
+            for field in dataclasses.fields(typing.cast(Any, cls))
+            if field.metadata.get(place, True)
+        ]
 
     def save(self, path: Path | str) -> Path:
         """Write the result into one file, for `load`.
 
-        The file holds releases and public facts, to the bit, and no key, record, model or code. It is written atomically; a file
-        of that name is replaced.
+        The file holds releases and public facts, to the bit, and no key, record, model or code. It
+        is written atomically; a file of that name is replaced.
 
         Args:
             path: The file, with any name, such as "fit.discreet".
@@ -88,20 +96,26 @@ class Released:
     def load(cls, path: Path | str) -> Self:
         """Read what `save` wrote.
 
-        Nothing in the file is run, so it may come from strangers; but its statement is as trustworthy as its source.
+        Nothing in the file is run, so it may come from strangers; but its statement is as
+        trustworthy as its source.
 
         Raises:
-            ValueError: The file is absent, damaged, incomplete, something else, or from a newer discreet.
+            ValueError: The file is absent, damaged, incomplete, something else, or from a newer
+                discreet.
         """
         fields = read_archive(path, cls.what, cls.version, cls._kinds())
         hints = typing.get_type_hints(cls)
         expected = {name: _class_of(hints[name]) for name in cls._kept_in("file")}
         whole = isinstance(fields, dict) and set(fields) == set(expected)
-        if whole and all(kind is Any or isinstance(fields[name], kind) for name, kind in expected.items()):
+        if whole and all(
+            kind is Any or isinstance(fields[name], kind) for name, kind in expected.items()
+        ):
             found = cls(**fields)
             if _is_sound(fields.get("statement")) and found._is_whole():
                 return found
-        raise ValueError(f"{path} does not hold what a {cls.what} holds: it is damaged, or was not written by discreet")
+        raise ValueError(
+            f"{path} does not hold what a {cls.what} holds: it is damaged, or was not written by discreet"
+        )
 
     def _is_whole(self) -> bool:
         """Whether the fields of a file belong together."""
@@ -142,6 +156,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(part) for part in value]
     if dataclasses.is_dataclass(value):
-        parts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        parts = {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
         return {"kind": type(value).__name__, **parts}
     return value if isinstance(value, int | float | str | None) else str(value)

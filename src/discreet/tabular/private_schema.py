@@ -1,44 +1,51 @@
 """A schema bought from the data: bounds and categories from one noisy release, where nobody knows them publicly.
 
-*The release.* The line of numbers is divided at the powers of two, from 2^-64 to 2^64, on both sides of zero. Every cell of a
-column lies in one range: (2^(k-1), 2^k], its mirror image, or zero (with all that is smaller); or it is too large or infinite,
-missing, or no number. So a record is in exactly one range of each column, whatever the column holds: the ranges are public, and
-no cell is refused. The counts of all ranges of all columns get Gaussian noise once. A record that is added or removed moves
-them by the square root of the number of columns in L2, and one that is replaced by sqrt(2) times that.
+*The release.* The line of numbers is divided at the powers of two, from 2^-64 to 2^64, on both
+sides of zero. Every cell of a column lies in one range: (2^(k-1), 2^k], its mirror image, or zero
+(with all that is smaller); or it is too large or infinite, missing, or no number. So a record is in
+exactly one range of each column, whatever the column holds: the ranges are public, and no cell is
+refused. The counts of all ranges of all columns get Gaussian noise once. A record that is added or
+removed moves them by the square root of the number of columns in L2, and one that is replaced by
+sqrt(2) times that.
 
 *The bounds* are computed from the noisy counts alone (`bounds_of`), so they cost nothing more:
 
-1. Ranges whose noisy count is far beyond the noise certainly hold records, and so do two, four or eight ranges beyond them whose
-   counts are together: one in a thousand releases takes an empty one for such a range. The outermost are the first ends.
-2. An end moves outward as long as the next range seems to hold records; where the noise may hide more of them than the stated
-   share, it moves one range further.
+1. Ranges whose noisy count is far beyond the noise certainly hold records, and so do two, four or
+   eight ranges beyond them whose counts are together: one in a thousand releases takes an empty one
+   for such a range. The outermost are the first ends.
+2. An end moves outward as long as the next range seems to hold records; where the noise may hide
+   more of them than the stated share, it moves one range further.
 3. Otherwise, if ranges at an end hold less than half of the share, noise included, it moves inward.
-4. Where zero is near, in units of the bound on the other side, it becomes the bound: that costs little width, and leaves
-   nothing small outside.
+4. Where zero is near, in units of the bound on the other side, it becomes the bound: that costs
+   little width, and leaves nothing small outside.
 
 A part of the records may lie outside, so the schema that is written says `out_of_bounds = "clip"`.
 
-*Categories.* Where they are bought, each text of a column has a range of its own: its places are not public, they are the texts
-of the table. A text and its noisy count are shown only if that exceeds a `threshold`. Why this is private, for neighbours
-T and T' = T and one more record:
+*Categories.* Where they are bought, each text of a column has a range of its own: its places are
+not public, they are the texts of the table. A text and its noisy count are shown only if that
+exceeds a `threshold`. Why this is private, for neighbours T and T' = T and one more record:
 
-- Give every text that is in T or T' a place, and noise. With the texts of T' that are not in T never shown, both releases are
-  functions of one Gaussian release over these places, since the noise of texts that nobody has is not looked at: the event.
-  The law of the noise is one for all numbers of places (`room`), else that of the ranges would tell how many texts there are.
-- In truth such a text may be shown. Only the one more record has it, so its count is 1, and it is shown if its noise is more
-  than `threshold` - 1. Noises of different places are independent of each other, and the order of places (sorted texts)
-  changes no law. So the release of T' is within a total variation of `delta_keys` of the one above: one such text in each
-  column, and a union bound. This is in `slack`, which is in δ, times 1 + e^ε: for one record replaced, both tables have such
-  texts.
+- Give every text that is in T or T' a place, and noise. With the texts of T' that are not in T
+  never shown, both releases are functions of one Gaussian release over these places, since the
+  noise of texts that nobody has is not looked at: the event. The law of the noise is one for all
+  numbers of places (`room`), else that of the ranges would tell how many texts there are.
+- In truth such a text may be shown. Only the one more record has it, so its count is 1, and it is
+  shown if its noise is more than `threshold` - 1. Noises of different places are independent of
+  each other, and the order of places (sorted texts) changes no law. So the release of T' is within
+  a total variation of `delta_keys` of the one above: one such text in each column, and a union
+  bound. This is in `slack`, which is in δ, times 1 + e^ε: for one record replaced, both tables have
+  such texts.
 
-What is proved by the prover is the Gaussian release of counts at places, with the threshold after it. What is trusted, and
-tested: that equal texts have one place, that nothing of a text is shown but by its noisy count, and the bound on the tail of
-the noise (`GAUSSIAN.exceeds`), which is the law that is drawn, and compared with what is stated before anything is spent. How
-long a release takes follows the number of texts, up to a power of two; times are not covered.
+What is proved by the prover is the Gaussian release of counts at places, with the threshold after
+it. What is trusted, and tested: that equal texts have one place, that nothing of a text is shown
+but by its noisy count, and the bound on the tail of the noise (`GAUSSIAN.exceeds`), which is the
+law that is drawn, and compared with what is stated before anything is spent. How long a release
+takes follows the number of texts, up to a power of two; times are not covered.
 
-References: Korolova, Kenthapadi, Mishra and Ntoulas, Releasing search queries and clicks privately, WWW 2009 (thresholds).
-Google's `ApproxBounds` (differential-privacy library) releases such counts and takes one threshold for all of them;
-its bounds miss a tail whose ranges stay below the threshold one by one.
+References: Korolova, Kenthapadi, Mishra and Ntoulas, Releasing search queries and clicks privately,
+WWW 2009 (thresholds). Google's `ApproxBounds` (differential-privacy library) releases such counts
+and takes one threshold for all of them; its bounds miss a tail whose ranges stay below the
+threshold one by one.
 """
 
 from __future__ import annotations
@@ -119,12 +126,15 @@ class PrivateSchemaPlan(GaussianPlan):
 
     Attributes:
         columns: Names of the columns whose bounds are bought. Each makes the noise larger.
-        categories: Names of those whose categories are bought. Of a column that is also in `columns`, numbers have ranges, and
-            other texts are categories.
-        delta_keys: Probability that any text is shown that one record alone has; 0 without categories.
-        share: The share of records that may lie outside of a column's bounds: an aim, which noise can miss.
+        categories: Names of those whose categories are bought. Of a column that is also in
+            `columns`, numbers have ranges, and other texts are categories.
+        delta_keys: Probability that any text is shown that one record alone has; 0 without
+            categories.
+        share: The share of records that may lie outside of a column's bounds: an aim, which noise
+            can miss.
         known: Columns that are publicly known, for the schema that is made.
-        person: Name of the column that identifies persons, of whom one row each is counted; None: each row is a record.
+        person: Name of the column that identifies persons, of whom one row each is counted; None:
+            each row is a record.
         csv: The table's text format.
         missing_values: Texts that stand for a missing cell.
         noise_multiplier: Standard deviation of the noise, divided by `sensitivity`.
@@ -162,7 +172,9 @@ class PrivateSchemaPlan(GaussianPlan):
                 )
         real("delta_keys", self.delta_keys, 0, 1)
         if self.categories and not 2 * self.slack < self.delta:
-            refuse("delta_keys", self.delta_keys, f"above 0 and below half of delta, {self.delta:g}")
+            refuse(
+                "delta_keys", self.delta_keys, f"above 0 and below half of delta, {self.delta:g}"
+            )
 
     @classmethod
     def calibrate(
@@ -196,11 +208,19 @@ class PrivateSchemaPlan(GaussianPlan):
         Raises:
             ValueError: An argument is out of range.
         """
-        shape: dict[str, Any] = {"columns": tuple(columns), "share": share, "known": tuple(known), "person": person}
+        shape: dict[str, Any] = {
+            "columns": tuple(columns),
+            "share": share,
+            "known": tuple(known),
+            "person": person,
+        }
         shape |= {"csv": csv or CsvFormat(), "missing_values": tuple(missing_values)}
         if categories:
             positive("epsilon", epsilon)
-            shape |= {"categories": tuple(categories), "delta_keys": _KEYS * delta / (1 + math.exp(min(epsilon, 50)))}
+            shape |= {
+                "categories": tuple(categories),
+                "delta_keys": _KEYS * delta / (1 + math.exp(min(epsilon, 50))),
+            }
         return cls._calibrated(epsilon, delta, **shape, relation=relation)
 
     @property
@@ -218,9 +238,13 @@ class PrivateSchemaPlan(GaussianPlan):
         """The noisy count beyond which a text is shown."""
         if not self.categories:
             return math.inf
-        allowance = GAUSSIAN.most_planned(self.noise_multiplier, 1, self.room) * GAUSSIAN.rounding(1)
+        allowance = GAUSSIAN.most_planned(self.noise_multiplier, 1, self.room) * GAUSSIAN.rounding(
+            1
+        )
         larger = _ROOM + allowance / (0.49 * GAUSSIAN.law(3).reach)
-        return 1 - larger * self.stddev * NormalDist().inv_cdf(self.delta_keys / len(self.categories))
+        return 1 - larger * self.stddev * NormalDist().inv_cdf(
+            self.delta_keys / len(self.categories)
+        )
 
     def check_threshold(self, dim: int) -> None:
         """Refuse a threshold that lets a text of one record pass more often than is stated, of so many counts.
@@ -235,7 +259,9 @@ class PrivateSchemaPlan(GaussianPlan):
                 f"The columns have more than {self.room:,} texts, and the noise is of one law for no more.",
                 "Leave out columns that hold another text in almost each row: they have no categories.",
             )
-        passes = GAUSSIAN.exceeds(self.threshold - 1, self.stddev, self.noise_multiplier, dim, self.room)
+        passes = GAUSSIAN.exceeds(
+            self.threshold - 1, self.stddev, self.noise_multiplier, dim, self.room
+        )
         if not len(self.categories) * passes + GAUSSIAN.slack <= self.slack:
             raise PrivacyError(
                 f"A text that one record alone has is shown with probability {passes:.3g} in each of {len(self.categories)} "
@@ -274,7 +300,9 @@ class PrivateSchemaPlan(GaussianPlan):
             ValueError: A column has dates or truth values, which are described without the data.
         """
         return Schema(
-            columns=tuple(_as_read(name, kinds.get(name), name in self.columns) for name in self.names),
+            columns=tuple(
+                _as_read(name, kinds.get(name), name in self.columns) for name in self.names
+            ),
             person=self.person,
             csv=self.csv,
             missing_values=self.missing_values,
@@ -301,7 +329,11 @@ class PrivateSchemaPlan(GaussianPlan):
                 f"standard deviation {self.stddev:.6g} was added to each. Bounds were computed from the noisy counts, so that "
                 f"about {self.share:.2g} of the {noun}s lie outside at most; that is an aim, which noise can miss."
                 + (self._how_shown(noun) if self.categories else "")
-                + (" Of each person one row was counted, chosen by a secret order." if self.person is not None else "")
+                + (
+                    " Of each person one row was counted, chosen by a secret order."
+                    if self.person is not None
+                    else ""
+                )
             ),
             plan={
                 "columns": list(self.columns),
@@ -312,8 +344,14 @@ class PrivateSchemaPlan(GaussianPlan):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviation": self.stddev,
             }
-            | ({"threshold": self.threshold, "delta_keys": self.delta_keys} if self.categories else {}),
-            released=[f"Noisy counts of {RANGES} ranges of {columns}, and {what} that are computed from them"],
+            | (
+                {"threshold": self.threshold, "delta_keys": self.delta_keys}
+                if self.categories
+                else {}
+            ),
+            released=[
+                f"Noisy counts of {RANGES} ranges of {columns}, and {what} that are computed from them"
+            ],
             public=["The names of the columns, the ranges, the noise and the threshold"],
             about=f"{what.capitalize()}, for a schema.",
         )
@@ -334,7 +372,8 @@ class Found(NamedTuple):
         categories: The texts that were shown, sorted, and "other"; empty: none, for the reason.
         reason: Why there are neither; else empty.
         missing: True if missing cells are certain.
-        hidden: The share of the records that the noise may hide beyond a bound, in each power of two.
+        hidden: The share of the records that the noise may hide beyond a bound, in each power of
+            two.
     """
 
     bounds: tuple[float, float] | None
@@ -346,8 +385,8 @@ class Found(NamedTuple):
     def column(self, name: str, *, is_target: bool = False) -> Column:
         """The column of a schema, of this name.
 
-        A target of two texts is binary: rows with others are left out of fits, as those without one are. That rule is of one
-        row and is stated, so that what a fit costs is the same.
+        A target of two texts is binary: rows with others are left out of fits, as those without one
+        are. That rule is of one row and is stated, so that what a fit costs is the same.
         """
         missing = Missing.INDICATOR if self.missing else Missing.REFUSE
         if is_target and len(self.categories) == 3:
@@ -360,13 +399,23 @@ class Found(NamedTuple):
             )
         if self.bounds is not None:
             rule = OutOfBounds.CLIP
-            return Column(name=name, kind=Kind.REAL, bounds=self.bounds, missing=missing, out_of_bounds=rule)
+            return Column(
+                name=name, kind=Kind.REAL, bounds=self.bounds, missing=missing, out_of_bounds=rule
+            )
         rule = OutOfBounds.OTHER
-        return Column(name=name, kind=Kind.CATEGORICAL, categories=self.categories, missing=missing, out_of_bounds=rule)
+        return Column(
+            name=name,
+            kind=Kind.CATEGORICAL,
+            categories=self.categories,
+            missing=missing,
+            out_of_bounds=rule,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, Relation, *PARTS_OF_SCHEMA)):
+class PrivateSchema(
+    Released, what="private schema", parts=(PrivateSchemaPlan, Relation, *PARTS_OF_SCHEMA)
+):
     """The noisy counts of ranges, and the schema that follows from them.
 
     Attributes:
@@ -374,7 +423,8 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
         counts: Noisy counts of the ranges of each column, in records; may be negative or fractions.
         statement: The privacy statement of the release. What uses the schema costs its own.
         made_on: The day of the release.
-        keys: Of each column whose categories were bought: the texts that were shown, sorted, and their noisy counts.
+        keys: Of each column whose categories were bought: the texts that were shown, sorted, and
+            their noisy counts.
     """
 
     plan: PrivateSchemaPlan
@@ -408,7 +458,9 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
                 f"nothing was found: the noise on each count has standard deviation {self.plan.stddev:.4g}. Fewer columns, or a "
                 "larger epsilon, lower it; or state bounds and categories."
             )
-        columns = [found.column(name, is_target=name == target) for name, found in described.items()]
+        columns = [
+            found.column(name, is_target=name == target) for name, found in described.items()
+        ]
         bought = Bought(
             columns=tuple(described),
             epsilon=float(upper(self.statement.epsilon)),
@@ -420,7 +472,9 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
         columns = [*plan.known, *columns]
         return Schema(
             columns=tuple(columns),
-            target=target if len(columns) > 1 and target in [column.name for column in columns] else None,
+            target=target
+            if len(columns) > 1 and target in [column.name for column in columns]
+            else None,
             person=plan.person,
             csv=plan.csv,
             missing_values=plan.missing_values,
@@ -428,7 +482,9 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
         )
 
     def _is_whole(self) -> bool:
-        return self.counts.shape == (len(self.plan.names), RANGES) and bool(np.isfinite(self.counts).all())
+        return self.counts.shape == (len(self.plan.names), RANGES) and bool(
+            np.isfinite(self.counts).all()
+        )
 
 
 def ranges_of(numbers: npt.ArrayLike) -> Int[np.ndarray, " cell"]:
@@ -475,7 +531,9 @@ def bounds_of(
     first = int(sure[0])
     last = int(sure[-1])
     high = _edges(_end(line, first, last, stddev, certain, share * seen))[1]
-    low = -_edges(_end(line[::-1], _LINE - 1 - last, _LINE - 1 - first, stddev, certain, share * seen))[1]
+    low = -_edges(
+        _end(line[::-1], _LINE - 1 - last, _LINE - 1 - first, stddev, certain, share * seen)
+    )[1]
     if 0 < low <= high / _NEAR_ZERO:
         low = 0
     if 0 < -high <= -low / _NEAR_ZERO:
@@ -483,7 +541,9 @@ def bounds_of(
     return low + 0.0, high + 0.0  # no -0.0
 
 
-def _end(line: np.ndarray, first: int, last: int, stddev: float, certain: float, allowed: float) -> int:
+def _end(
+    line: np.ndarray, first: int, last: int, stddev: float, certain: float, allowed: float
+) -> int:
     """The upper end of the ranges of numbers, in order, from the first and the last that certainly hold records."""
     for together in _TOGETHER:
         sums = np.convolve(line[last + 1 :], np.ones(together), "valid")
@@ -515,7 +575,9 @@ def _found(counts: np.ndarray, keys: dict[str, float] | None, plan: PrivateSchem
         if keys:
             return Found(None, (*sorted({*keys} - {OTHER}), OTHER), "", missing, hidden)
         bounds = None
-        reason = "no text has enough records" if keys is not None else "too few numbers for the noise"
+        reason = (
+            "no text has enough records" if keys is not None else "too few numbers for the noise"
+        )
         if keys is None and texts > certain:
             reason = "more texts than numbers: describe it by categories"
     elif bounds[0] == bounds[1]:
@@ -564,12 +626,13 @@ def private_schema(
 ) -> PrivateSchema:
     """Buy bounds of columns: release the counts of their ranges, from which bounds follow.
 
-    Guarantee: what is returned is one `plan.event()` under the plan's relation but for its `slack`, for one record, or for one
-    person where the plan names the person column. The program is proved to be that before it runs. Any cell has a range, so
-    none is refused. A file is read in one pass, in pieces (in two, where persons are to be told apart).
+    Guarantee: what is returned is one `plan.event()` under the plan's relation but for its `slack`,
+    for one record, or for one person where the plan names the person column. The program is proved
+    to be that before it runs. Any cell has a range, so none is refused. A file is read in one pass,
+    in pieces (in two, where persons are to be told apart).
 
-    That at most the plan's share of the records lies outside is an aim: a tail that is thinner than the noise in each power of
-    two is not seen.
+    That at most the plan's share of the records lies outside is an aim: a tail that is thinner than
+    the noise in each power of two is not seen.
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
@@ -600,7 +663,9 @@ def private_schema(
     texts, counts, last = _count(table, plan, person_key)
     cells = tuple(map(len, counts))
     plan.check_threshold(sum(cells))
-    noise = _Thresholded(Gaussian(plan.stddev, plan.noise_multiplier, plan.room), plan.threshold, cells)
+    noise = _Thresholded(
+        Gaussian(plan.stddev, plan.noise_multiplier, plan.room), plan.threshold, cells
+    )
     query = Query(_Counts(cells), noise, plan.relation)
     # The program's fingerprint follows the number of texts.
     noisy = query.answer(act, np.concatenate(counts), *padded(last), named=not plan.categories)
@@ -614,14 +679,23 @@ def private_schema(
         for name in plan.categories
     }
     ranges = np.stack([column[:RANGES] for column in columns.values()])
-    return PrivateSchema(plan, ranges, act.statement, datetime.datetime.now(datetime.UTC).date(), keys)
+    return PrivateSchema(
+        plan, ranges, act.statement, datetime.datetime.now(datetime.UTC).date(), keys
+    )
 
 
 def _count(
     table: Any, plan: PrivateSchemaPlan, person_key: bytes | None
 ) -> tuple[dict[str, list[str]], list[Int[np.ndarray, " cell"]], Int[np.ndarray, "row column"]]:
     """The sorted texts of the columns, exact counts over all rows but the last, and the cells of these. Not private."""
-    from discreet.tabular.tables import as_table, column_kinds, files_of, keep_one_row_a_person, over_pieces, persons_of
+    from discreet.tabular.tables import (
+        as_table,
+        column_kinds,
+        files_of,
+        keep_one_row_a_person,
+        over_pieces,
+        persons_of,
+    )
 
     table = files_of(table) or as_table(table)  # which can be read twice
     schema = plan.as_read(column_kinds(table))
@@ -643,7 +717,10 @@ def _count(
     for piece in over_pieces(table, schema, functools.partial(_cells_in, plan=plan), report):
         kept = slice(None) if keep is None else keep[row : row + len(piece[0][0])]
         row += len(piece[0][0])
-        columns = [_at_places(cells[kept], texts, own) for (cells, texts), own in zip(piece, places, strict=True)]
+        columns = [
+            _at_places(cells[kept], texts, own)
+            for (cells, texts), own in zip(piece, places, strict=True)
+        ]
         held = np.concatenate([held, np.stack(columns, axis=1)])
         add(held[:-LAST])
         held = held[-LAST:]
@@ -653,7 +730,9 @@ def _count(
             # The order of places is that of the texts, not that in which the records came.
             order = [own[text] for text in sorted(own)]
             more = 2 ** max(len(own) - 1, _PLACES - 1).bit_length() - len(own)
-            counts[number] = np.concatenate([counts[number][:RANGES], counts[number][order], np.zeros(more, np.int64)])
+            counts[number] = np.concatenate(
+                [counts[number][:RANGES], counts[number][order], np.zeros(more, np.int64)]
+            )
             moved = np.arange(RANGES + len(own))
             moved[order] = RANGES + np.arange(len(own))
             held[:, number] = moved[held[:, number]]
@@ -663,8 +742,8 @@ def _count(
 def _at_places(cells: np.ndarray, texts: Sequence[str], places: dict[str, int]) -> np.ndarray:
     """Cells of a piece, of which those from RANGES on are its own texts, by the places that texts have in all pieces.
 
-    Texts that are in none of these cells, such as those of a person's other rows, get no place: a person's texts would be more
-    than are accounted for.
+    Texts that are in none of these cells, such as those of a person's other rows, get no place: a
+    person's texts would be more than are accounted for.
     """
     known = np.arange(RANGES + len(texts), dtype=np.int32)
     for cell in map(int, np.unique(cells[cells >= RANGES])):
@@ -674,13 +753,22 @@ def _at_places(cells: np.ndarray, texts: Sequence[str], places: dict[str, int]) 
 
 def _as_read(name: str, kind: Kind | None, numbers: bool) -> Column:
     if kind in (Kind.DATE, Kind.BINARY):
-        refuse("columns", name, "columns of numbers or texts", f"This one has the type of a {kind}: describe it.")
+        refuse(
+            "columns",
+            name,
+            "columns of numbers or texts",
+            f"This one has the type of a {kind}: describe it.",
+        )
     if kind is Kind.REAL and numbers:
         return Column(name=name, kind=kind, bounds=(0, 1), missing=Missing.INDICATOR)
-    return Column(name=name, kind=Kind.CATEGORICAL, categories=("\0", "\1"), missing=Missing.INDICATOR)
+    return Column(
+        name=name, kind=Kind.CATEGORICAL, categories=("\0", "\1"), missing=Missing.INDICATOR
+    )
 
 
-def _cells_in(piece: Any, plan: PrivateSchemaPlan) -> list[tuple[Int[np.ndarray, " row"], list[str]]]:
+def _cells_in(
+    piece: Any, plan: PrivateSchemaPlan
+) -> list[tuple[Int[np.ndarray, " row"], list[str]]]:
     """The cells of each column in some rows, and the texts that those from RANGES on stand for."""
     import pyarrow
 
@@ -693,7 +781,9 @@ def _cells_in(piece: Any, plan: PrivateSchemaPlan) -> list[tuple[Int[np.ndarray,
         for chunk in values.chunks:
             cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
             texts = cells.dictionary.to_pylist()
-            known = np.array([*(_cell_of(text, name, plan, own) for text in texts), _MISSING], np.int32)
+            known = np.array(
+                [*(_cell_of(text, name, plan, own) for text in texts), _MISSING], np.int32
+            )
             parts.append(known[cells.indices.fill_null(len(texts)).to_numpy()])
         return np.concatenate(parts), list(own)
 
@@ -707,7 +797,9 @@ def _cell_of(text: str | None, name: str, plan: PrivateSchemaPlan, own: dict[str
         return _MISSING
     if name in plan.columns:
         number = number_of(text, plan.csv)
-        if number is None and plan.csv.delimiter == ";":  # whose header does not show decimal commas
+        if (
+            number is None and plan.csv.delimiter == ";"
+        ):  # whose header does not show decimal commas
             number = number_of(text, dataclasses.replace(plan.csv, decimal=","))
         if number is not None:
             return int(ranges_of(number))

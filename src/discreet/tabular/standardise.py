@@ -24,7 +24,9 @@ from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
-_ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest row: clipping rounds none
+_ROOM = (
+    1.0 + 2.0**-14
+)  # so much longer is the clipping norm than the longest row: clipping rounds none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,8 @@ class Standardisation(PlanOfRecords):
     Attributes:
         num_columns: Number of columns, d.
         num_records: Public number of records, which the sums are divided by.
-        noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on one record's contribution.
+        noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on
+            one record's contribution.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
 
@@ -64,8 +67,8 @@ class Standardisation(PlanOfRecords):
         """Find the least noise with which the release alone costs (epsilon, delta).
 
         Args:
-            epsilon: Epsilon of this release alone, a small part of the total: `PrivacyPlan.calibrate(shared_with=[...])` gives
-                the fit the rest.
+            epsilon: Epsilon of this release alone, a small part of the total:
+                `PrivacyPlan.calibrate(shared_with=[...])` gives the fit the rest.
             delta: Delta of this release, and best that of the fit.
             num_columns: As above.
             num_records: As above.
@@ -108,7 +111,10 @@ class Standardisation(PlanOfRecords):
                 "noise_standard_deviation": self.stddev,
             },
             released=[f"Noisy means and mean squares of {columns}, and what is computed from them"],
-            public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],
+            public=[
+                f"The number of {noun}s, N = {self.num_records}",
+                "The bounds of the columns, and the noise",
+            ],
             about=f"Means and spreads of {columns}, {self.num_records:,} {noun}s.",
         )
 
@@ -121,7 +127,8 @@ class Scaling(Released, what="private standardisation", parts=(Standardisation, 
         centre: Noisy means, in the columns' units.
         scale: Noisy standard deviations, likewise, never below what the noise lets one see.
         plan: The plan of the release.
-        statement: The privacy statement of the release. A fit to the standardised columns has its own: the costs add up.
+        statement: The privacy statement of the release. A fit to the standardised columns has its
+            own: the costs add up.
     """
 
     centre: Float[np.ndarray, " column"]
@@ -139,17 +146,20 @@ def contributions(
 ) -> dict[str, Float[Array, "record column"]]:
     """The contribution of each record to the release: its cells z, mapped from their bounds to [-1, 1], and 1 - z^2.
 
-    Guarantee: the L2 norm of a record's slice is at most sqrt(columns), since z^2 + (1 - z^2)^2 <= 1: the second moments cost
-    nothing beyond the first. Two records lie at most 2 sqrt(columns) apart. Both are attained where |z| = 1. A record is
-    computed alike whatever the number of records: a difference, a product and a rounding to the grid, which no compiler
-    contracts, and from there on, in 64 bits, nothing is rounded.
+    Guarantee: the L2 norm of a record's slice is at most sqrt(columns), since z^2 + (1 - z^2)^2 <=
+    1: the second moments cost nothing beyond the first. Two records lie at most 2 sqrt(columns)
+    apart. Both are attained where |z| = 1. A record is computed alike whatever the number of
+    records: a difference, a product and a rounding to the grid, which no compiler contracts, and
+    from there on, in 64 bits, nothing is rounded.
 
     Args:
         x: Records. Cells outside the bounds are moved to the nearer one.
         low: Public lower bounds.
         high: Public upper bounds.
     """
-    steps = jnp.clip(jnp.round((x - low) * (2 * GRID_OF_PRODUCTS / (high - low))), 0, 2 * GRID_OF_PRODUCTS)
+    steps = jnp.clip(
+        jnp.round((x - low) * (2 * GRID_OF_PRODUCTS / (high - low))), 0, 2 * GRID_OF_PRODUCTS
+    )
     z = (steps - GRID_OF_PRODUCTS) / GRID_OF_PRODUCTS
     return {"cells": z, "gaps": 1 - jnp.square(z)}
 
@@ -180,12 +190,14 @@ def private_standardisation(
 ) -> Scaling:
     """Release means and spreads of columns.
 
-    Guarantee: what is returned is `plan.event()` under the plan's relation, but for its `slack`. The program is proved to be that
-    before it runs. Sums are exact, since cells are rounded to a grid. A fit to the standardised columns is another release:
-    what both cost is in the ledger, or in `accounting.composed`.
+    Guarantee: what is returned is `plan.event()` under the plan's relation, but for its `slack`.
+    The program is proved to be that before it runs. Sums are exact, since cells are rounded to a
+    grid. A fit to the standardised columns is another release: what both cost is in the ledger, or
+    in `accounting.composed`.
 
-    A spread that the noise hides is taken for the least that one could see: about twice the noise's standard deviation in the
-    variance, and a thousandth of half the range at least. So the result is finite and positive whatever the noise.
+    A spread that the noise hides is taken for the least that one could see: about twice the noise's
+    standard deviation in the variance, and a thousandth of half the range at least. So the result
+    is finite and positive whatever the noise.
 
     Args:
         rng_key: `discreet.random.key()`. The fit may have the same: their noises are unrelated.
@@ -193,10 +205,12 @@ def private_standardisation(
         low: Public lower bound of each column, or one for all.
         high: Public upper bound, likewise.
         plan: For so many columns.
-        ledger: The table's budget, debited before the release, as the fit is before its own. Without it nobody keeps count of
-            what is released here, however often.
-        person: Name of the column that identifies persons, if x has one row of each person; the ledger's entry then says so.
-        non_private_seed: Allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
+        ledger: The table's budget, debited before the release, as the fit is before its own.
+            Without it nobody keeps count of what is released here, however often.
+        person: Name of the column that identifies persons, if x has one row of each person; the
+            ledger's entry then says so.
+        non_private_seed: Allow a key made from a seed, with which nothing is private. The statement
+            of a fit does not know.
 
     Returns:
         Centre and scale of each column; post-processing of the release.
@@ -225,7 +239,12 @@ def private_standardisation(
     cells, lows, highs = _checked(x, low, high, plan)
     act = Act.on(plan, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))
 
-    query = Query(sums_of, Gaussian(plan.stddev, plan.stddev / plan.sensitivity), plan.relation, records=(1, 4))
+    query = Query(
+        sums_of,
+        Gaussian(plan.stddev, plan.stddev / plan.sensitivity),
+        plan.relation,
+        records=(1, 4),
+    )
     # Read where they lie, also in a memory map: the program is done before this returns.
     rows = jax.device_put(cells, may_alias=True)
     # The program's fingerprint follows the number of records.
@@ -252,14 +271,21 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records and bounds as float32; bounds that are no bounds are refused."""
     cells = np.asarray(x)
-    if cells.ndim != 2 or cells.shape[1] != plan.num_columns or not len(cells) or cells.dtype.kind not in "iuf":
+    if (
+        cells.ndim != 2
+        or cells.shape[1] != plan.num_columns
+        or not len(cells)
+        or cells.dtype.kind not in "iuf"
+    ):
         raise ValueError(
             f"private_standardisation: x has shape {cells.shape} and dtype {cells.dtype}; pass numbers, records by "
             f"{plan.num_columns} columns, as in the plan."
         )
     plan.check_size(len(cells))
     try:
-        lows, highs = (np.broadcast_to(np.asarray(b, np.float32), cells.shape[1:]).copy() for b in (low, high))
+        lows, highs = (
+            np.broadcast_to(np.asarray(b, np.float32), cells.shape[1:]).copy() for b in (low, high)
+        )
     except ValueError:
         raise ValueError(
             f"private_standardisation: the bounds do not fit {cells.shape[1]} columns; pass one number, or one for each."

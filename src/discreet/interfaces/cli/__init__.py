@@ -1,7 +1,8 @@
 """The command line: `discreet demo | schema | describe | plan | fit | synth | report | account | verify | audit` and more.
 
-Commands import what they need when they run, so that `--help` and the completion of words do not wait for JAX.
-Input that a function cannot take is a `ValueError` with what, why and the remedy, which `refusing` prints.
+Commands import what they need when they run, so that `--help` and the completion of words do not
+wait for JAX. Input that a function cannot take is a `ValueError` with what, why and the remedy,
+which `refusing` prints.
 """
 
 import sys
@@ -15,7 +16,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'discreet[cli]'")
+        sys.exit(
+            f"The command line needs {error.name}, which is not installed: pip install 'discreet[cli]'"
+        )
     except KeyboardInterrupt:
         sys.exit(130)
     arguments = sys.argv[1:]

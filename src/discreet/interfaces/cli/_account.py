@@ -22,35 +22,40 @@ def account(
     batch_size: options.BatchSize = None,
     steps: options.Steps = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise standard deviation divided by the clipping norm, on the sum.")
+        float | None,
+        typer.Option(help="Noise standard deviation divided by the clipping norm, on the sum."),
     ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     sampling: options.Sampling = "poisson",
     relation: options.RelationOption = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Print what other accountants say of the plan, as a table.")
+        bool,
+        typer.Option("--compare", help="Print what other accountants say of the plan, as a table."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the ε of a plan, or the noise or the steps for an ε.
 
-    Of `--epsilon`, `--noise-multiplier` and `--steps` give two; the third is solved for. No data are read.
+    Of `--epsilon`, `--noise-multiplier` and `--steps` give two; the third is solved for. No data
+    are read.
 
-    The ε of a plan:
-    `discreet account --num-records 100000 --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-6`
+    The ε of a plan: `discreet account --num-records 100000 --rate 0.01 --steps 1000
+    --noise-multiplier 1 --delta 1e-6`
 
     The noise for ε = 1:
     `discreet account --num-records 100000 --rate 0.01 --steps 1000 --epsilon 1 --delta 1e-6`
 
-    Batches of fixed size:
-    `discreet account --num-records 60000 --sampling fixed --batch-size 128 --steps 9360 --noise-multiplier 1.5`
+    Batches of fixed size: `discreet account --num-records 60000 --sampling fixed --batch-size 128
+    --steps 9360 --noise-multiplier 1.5`
 
-    Basic and advanced composition, Rényi and PLD side by side:
-    `discreet account --num-records 3341 --rate 0.05 --steps 1000 --noise-multiplier 2.4 --delta 1e-3 --compare`
+    Basic and advanced composition, Rényi and PLD side by side: `discreet account --num-records 3341
+    --rate 0.05 --steps 1000 --noise-multiplier 2.4 --delta 1e-3 --compare`
     """
     if num_records < 1:
-        raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
+        raise ValueError(
+            f"--num-records is {num_records}: give the number of records in the table, at least 1"
+        )
     given = {"--epsilon": epsilon, "--noise-multiplier": noise_multiplier, "--steps": steps}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
@@ -64,7 +69,9 @@ def account(
         delta=delta,
         num_steps=steps,
         noise_multiplier=noise_multiplier,
-        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
+        sampling=options.sampling_of(
+            sampling, rate=rate, batch_size=batch_size, num_records=num_records
+        ),
         relation=relation,
     )
     assert plan.target_delta is not None
@@ -78,7 +85,9 @@ def account(
             "event": str(plan.event()),
         }
         if compared is not None:
-            facts["accountants"] = finite_or_none([dataclasses.asdict(row) for row in compared.rows])
+            facts["accountants"] = finite_or_none(
+                [dataclasses.asdict(row) for row in compared.rows]
+            )
         say_json("account", facts)
     elif compared is not None:
         say_text(str(compared))
@@ -87,9 +96,19 @@ def account(
 
 
 PRIORS = (0.01, 0.1, 0.5)
-EXPLAINED = ("epsilon", "delta", "relation", "meaning", "attack_power", "posterior_beliefs", "gaussian_mu", "warnings")
+EXPLAINED = (
+    "epsilon",
+    "delta",
+    "relation",
+    "meaning",
+    "attack_power",
+    "posterior_beliefs",
+    "gaussian_mu",
+    "warnings",
+)
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
-# (ε, δ) says nothing of the probability that the privacy loss exceeds ε, only that it exceeds ε + margin seldom.
+# (ε, δ) says nothing of the probability that the privacy loss exceeds ε, only that it exceeds ε +
+# margin seldom.
 MARGIN = 0.1
 LARGE_DELTA = 1e-3
 
@@ -97,11 +116,16 @@ LARGE_DELTA = 1e-3
 @refusing
 def explain(
     statement: Annotated[
-        Path | None, typer.Argument(help="A statement.json that a fit wrote, or its folder.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A statement.json that a fit wrote, or its folder.", show_default=False
+        ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="An ε, instead of a statement.")] = None,
     delta: Annotated[float | None, typer.Option(help="The δ that belongs to it.")] = None,
-    num_records: Annotated[int | None, typer.Option(help="Number of records in the table, to judge δ.")] = None,
+    num_records: Annotated[
+        int | None, typer.Option(help="Number of records in the table, to judge δ.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain what ε and δ mean for one person in the table.
@@ -126,7 +150,9 @@ def explain(
 
 def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        say_json("explain", {name: content[name] for name in ("is_private", "violations", *EXPLAINED)})
+        say_json(
+            "explain", {name: content[name] for name in ("is_private", "violations", *EXPLAINED)}
+        )
         return
     say(f"{content['method']}, for {content['unit']}. {content['relation_in_words']}")
     say()
@@ -141,24 +167,33 @@ def read_statement(path: Path) -> dict[str, Any]:
     """The content of a statement file, or of the one in a fit's folder."""
     path = path / "statement.json" if path.is_dir() else path
     content = read_json(path, "give the statement.json that a fit wrote")
-    if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
-        raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")
+    if not isinstance(content, dict) or not str(content.get("format", "")).startswith(
+        "discreet privacy statement"
+    ):
+        raise ValueError(
+            f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote"
+        )
     needed = ("is_private", "violations", "randomness", "method", "unit", *EXPLAINED)
     lacking = [name for name in needed if name not in content]
     if lacking:
-        raise ValueError(f"{path} lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
+        raise ValueError(
+            f"{path} lacks {', '.join(lacking)}: give the statement.json as the fit wrote it"
+        )
     if content["epsilon"] is None:
-        raise ValueError(f"{path} states no finite ε at its δ: no guarantee holds, so there is nothing to explain")
+        raise ValueError(
+            f"{path} states no finite ε at its δ: no guarantee holds, so there is nothing to explain"
+        )
     return content
 
 
 def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, Any]:
     """Bounds that follow from (ε, δ) alone, for any mechanism.
 
-    For a test with false-positive rate α the true-positive rate is at most min(e^ε α + δ, 1 - e^-ε (1 - δ - α))
-    (Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015). Odds and beliefs are bounded except with some probability only:
-    δ ≥ E[max(0, 1 - e^(ε - L))] for the privacy loss L, so P(L > ε + t) ≤ δ / (1 - e^-t) for every t > 0. They are given
-    for t = 0.1 (for δ = 0, where L ≤ ε always, for t = 0) with that probability beside them.
+    For a test with false-positive rate α the true-positive rate is at most min(e^ε α + δ, 1 - e^-ε
+    (1 - δ - α)) (Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015). Odds and beliefs are
+    bounded except with some probability only: δ ≥ E[max(0, 1 - e^(ε - L))] for the privacy loss L,
+    so P(L > ε + t) ≤ δ / (1 - e^-t) for every t > 0. They are given for t = 0.1 (for δ = 0, where L
+    ≤ ε always, for t = 0) with that probability beside them.
 
     >>> meaning(0.0, 1e-6, None)["largest_true_positive_rate"]["0.05"]
     0.050001
@@ -166,16 +201,22 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ValueError(f"epsilon is {epsilon}: give a finite number, 0 or more")
     if not 0 <= delta < 1:
-        raise ValueError(f"delta is {delta}: give a number from 0 to below 1, well below 1 / number of records")
+        raise ValueError(
+            f"delta is {delta}: give a number from 0 to below 1, well below 1 / number of records"
+        )
     if num_records is not None and num_records < 1:
-        raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
+        raise ValueError(
+            f"--num-records is {num_records}: give the number of records in the table, at least 1"
+        )
     # Beyond e^700 a float ends; the bounds are 1 long before.
     factor = math.exp(min(epsilon, 700.0))
     odds = math.exp(min(epsilon + (MARGIN if delta > 0 else 0.0), 700.0))
     failing = min(1.0, delta / -math.expm1(-MARGIN))
     warnings = []
     if epsilon > 10:
-        warnings.append("ε is above 10: the bound allows near certainty about one person, so it says little by itself.")
+        warnings.append(
+            "ε is above 10: the bound allows near certainty about one person, so it says little by itself."
+        )
     elif epsilon > 3:
         warnings.append("ε is above 3: a determined attacker may learn a lot about one person.")
     if num_records is not None and delta >= 1 / num_records:
@@ -190,11 +231,14 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
         "odds_factor": odds,
         "odds_factor_fails_with_probability": failing,
         "largest_true_positive_rate": {
-            f"{alpha:g}": round(min(1.0, factor * alpha + delta, 1 - (1 - delta - alpha) / factor), 9)
+            f"{alpha:g}": round(
+                min(1.0, factor * alpha + delta, 1 - (1 - delta - alpha) / factor), 9
+            )
             for alpha in FALSE_POSITIVE_RATES
         },
         "largest_belief": {
-            f"{prior:g}": odds * prior / (odds * prior + 1 - prior) if failing < 1 else 1.0 for prior in PRIORS
+            f"{prior:g}": odds * prior / (odds * prior + 1 - prior) if failing < 1 else 1.0
+            for prior in PRIORS
         },
         "warnings": warnings,
     }
@@ -228,7 +272,9 @@ def _print(facts: dict[str, Any]) -> None:
     for wrong, right in facts["largest_true_positive_rate"].items():
         say(f"  {100 * float(wrong):g} %: true-positive rate at most {100 * right:.3g} %")
     say()
-    say("General facts about the population can still be learned, and they may concern people whose data was not used.")
+    say(
+        "General facts about the population can still be learned, and they may concern people whose data was not used."
+    )
     for warning in facts["warnings"]:
         say()
         say(f"Warning: {warning}")
@@ -265,12 +311,16 @@ def _say_book(book: "dp.Ledger", text: str, as_json: bool, **besides: Any) -> No
 
 
 ledger = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Track the privacy budget of a table: a cap, and what fits spent of it."
+    cls=Commands,
+    no_args_is_help=True,
+    help="Track the privacy budget of a table: a cap, and what fits spent of it.",
 )
 
 LedgerFile = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger, a file.")]
 CapEpsilon = Annotated[float, typer.Option(help="Cap on ε for all fits together.")]
-CapDelta = Annotated[float, typer.Option(help="δ of the cap; the δ of all fits must add up to at most half of it.")]
+CapDelta = Annotated[
+    float, typer.Option(help="δ of the cap; the δ of all fits must add up to at most half of it.")
+]
 
 
 @ledger.command("open")
@@ -284,7 +334,8 @@ def begin(
         options.RelationName, typer.Option(help="Which tables are neighbours, for all fits.")
     ] = options.RelationName.ADD_OR_REMOVE_ONE,
     unit: Annotated[
-        str, typer.Option(help="Privacy unit: 'one person' if the fits' schemas name a person column.")
+        str,
+        typer.Option(help="Privacy unit: 'one person' if the fits' schemas name a person column."),
     ] = "one record",
     as_json: options.AsJson = False,
 ) -> None:
@@ -292,18 +343,19 @@ def begin(
 
     `discreet ledger open survey.ledger --dataset "survey 2026" --epsilon 3 --delta 1e-5`
 
-    A fit run with `--ledger survey.ledger` is charged before its first release, and refused if it would exceed the cap.
+    A fit run with `--ledger survey.ledger` is charged before its first release, and refused if it
+    would exceed the cap.
     """
     found = dp.Relation[relation.name]
-    book = dp.Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
+    book = dp.Ledger.create(
+        file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit
+    )
     text = (
         f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it. The unit of privacy is {book.unit}: "
         "fits of another unit are refused."
     )
     if book.unit == dp.ledger.ONE_RECORD:
-        text += (
-            " If a person may have several rows, name their column in the schema, and give --unit 'one person' here."
-        )
+        text += " If a person may have several rows, name their column in the schema, and give --unit 'one person' here."
     _say_book(book, text, as_json)
 
 
@@ -323,7 +375,10 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
 def verify(
     file: LedgerFile,
     entry: Annotated[
-        str | None, typer.Option("--hash", help="Hash of an entry that must be there, as in the statement of a fit.")
+        str | None,
+        typer.Option(
+            "--hash", help="Hash of an entry that must be there, as in the statement of a fit."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -345,7 +400,8 @@ def cap(
     raised: Annotated[
         bool,
         typer.Option(
-            "--raise", help="Confirm that the new cap is higher: people who were promised the old one must be told."
+            "--raise",
+            help="Confirm that the new cap is higher: people who were promised the old one must be told.",
         ),
     ] = False,
     as_json: options.AsJson = False,

@@ -36,10 +36,15 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=f"Exit codes: {' '.join(f'{code}: {meaning}' for code, meaning in EXIT_CODES.items())}")
+@app.callback(
+    epilog=f"Exit codes: {' '.join(f'{code}: {meaning}' for code, meaning in EXIT_CODES.items())}"
+)
 def discreet(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     compilation_cache: Annotated[
@@ -57,13 +62,16 @@ def discreet(
 
     Start with `discreet demo`. Then, for a table of your own:
 
-    1. `discreet schema init survey.csv` writes a template for the public bounds and categories of the columns.
+    1. `discreet schema init survey.csv` writes a template for the public bounds and categories of
+       the columns.
 
-    2. `discreet plan` shows what a fit is good for at several ε, by a dry run on invented tables. It reads no data.
+    2. `discreet plan` shows what a fit is good for at several ε, by a dry run on invented tables.
+       It reads no data.
 
     3. `discreet fit` spends the budget and writes the posterior and a privacy statement.
 
-    4. `discreet report discreet-fit` and `discreet explain` say what that means; `discreet synth` draws synthetic twins.
+    4. `discreet report discreet-fit` and `discreet explain` say what that means; `discreet synth`
+       draws synthetic twins.
 
     Bad input is refused with exit code 2 before any budget is spent.
     """
@@ -80,6 +88,10 @@ PANELS = {
 for panel, commands in PANELS.items():
     for command in commands:
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name="schema" if command is schema else "ledger", rich_help_panel=panel)
+            app.add_typer(
+                command, name="schema" if command is schema else "ledger", rich_help_panel=panel
+            )
         else:
-            app.command(cls=BriefHelp if command is fit else Command, rich_help_panel=panel)(command)
+            app.command(cls=BriefHelp if command is fit else Command, rich_help_panel=panel)(
+                command
+            )

@@ -10,7 +10,14 @@ from discreet._validate import LEVEL, integer, probability
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._formula import RESULT
 from discreet.interfaces.cli._report import COUNTS, write_picture
-from discreet.interfaces.cli._terminal import PICTURES, check_file, refusing, say_json, say_lines, say_text
+from discreet.interfaces.cli._terminal import (
+    PICTURES,
+    check_file,
+    refusing,
+    say_json,
+    say_lines,
+    say_text,
+)
 
 if TYPE_CHECKING:
     from discreet.tabular.formulas import Regression
@@ -22,7 +29,9 @@ def check(
     fitted: Annotated[
         Path,
         typer.Argument(
-            metavar="FIT", help="The folder that discreet fit --formula wrote, or fit.discreet.", show_default=False
+            metavar="FIT",
+            help="The folder that discreet fit --formula wrote, or fit.discreet.",
+            show_default=False,
         ),
     ],
     described: Annotated[
@@ -35,21 +44,26 @@ def check(
     ],
     level: options.Level = LEVEL,
     replicates: Annotated[int, typer.Option(help="Number of tables drawn from the fit.")] = 400,
-    plot: Annotated[Path | None, typer.Option(help="Draw the target's shares to this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the target's shares to this file.")
+    ] = None,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check whether a fit by a formula explains what was released of its table. Spends nothing.
 
-    `discreet describe survey.csv --schema schema.toml --epsilon 1 --all-pairs --slices 16 --out described`
+    `discreet describe survey.csv --schema schema.toml --epsilon 1 --all-pairs --slices 16 --out
+    described`
 
-    `discreet fit --data survey.csv --schema schema.toml --formula "smoker ~ age" --family bernoulli --epsilon 1`
+    `discreet fit --data survey.csv --schema schema.toml --formula "smoker ~ age" --family bernoulli
+    --epsilon 1`
 
     `discreet check discreet-fit described --plot check.png`
 
-    Draws tables from the fit, counts them as the description counted the real one, and adds the same noise. Compares the
-    target's shares and mean with these, in all records and in parts of each other column, and gives one verdict. No record is
-    read: both statements hold as they are, and the last line says what fit and description cost together.
+    Draws tables from the fit, counts them as the description counted the real one, and adds the
+    same noise. Compares the target's shares and mean with these, in all records and in parts of
+    each other column, and gives one verdict. No record is read: both statements hold as they are,
+    and the last line says what fit and description cost together.
     """
     check_file(plot, "--plot", PICTURES, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")

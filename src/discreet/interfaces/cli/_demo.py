@@ -38,7 +38,8 @@ STEPS = {
 NAME = "a simulated table on blood pressure"
 BOUNDS_ARE_PUBLIC = "The bounds of the columns, round numbers written in the code of the demo."
 TABLE_IS_SIMULATED = (
-    "The table is simulated, with nobody in it: only for that reason may the demo show coefficients without privacy."
+    "The table is simulated, with nobody in it: only for that reason may the demo show coefficients "
+    "without privacy."
 )
 
 
@@ -51,8 +52,9 @@ def demo(
 ) -> None:
     """Fit a simulated medical table privately and see what it costs.
 
-    A linear regression of the blood pressure of 20,000 simulated adults on six columns, at ε = 1. Prints the coefficients with
-    their intervals, beside those of a fit without privacy, and draws them.
+    A linear regression of the blood pressure of 20,000 simulated adults on six columns, at ε = 1.
+    Prints the coefficients with their intervals, beside those of a fit without privacy, and draws
+    them.
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
@@ -60,7 +62,9 @@ def demo(
     about = about_words(LINEAR, schema, NAME, NUM_RECORDS)
 
     def complete(statement: "dp.Statement") -> "dp.Statement":
-        stated = dataclasses.replace(statement, about=about).with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
+        stated = dataclasses.replace(statement, about=about).with_public(
+            BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON
+        )
         return stated.with_notes(TABLE_IS_SIMULATED)
 
     if not may_overwrite(out / "statement.json"):
@@ -78,10 +82,14 @@ def demo(
     figures = figures_of(draws, in_units(schema, least_squares(records)))
     statement = method.statement
     names = [words for words, _ in STEPS.values()]
-    picture = functools.partial(dp.plots.plot_posterior, {"mmHg": draws}, feature_names=names, statement=statement)
+    picture = functools.partial(
+        dp.plots.plot_posterior, {"mmHg": draws}, feature_names=names, statement=statement
+    )
     files = method.files + draw_picture(out / "fit.png", picture)
     if as_json:
-        say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
+        say_json(
+            "demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files}
+        )
     else:
         _say(figures, statement, files)
 
@@ -94,8 +102,9 @@ def may_overwrite(path: Path) -> bool:
 def simulated() -> "dict[str, np.ndarray]":
     """The columns of the table: adults as they never were.
 
-    Distributions and coefficients are round numbers near what health surveys of western countries publish: adults of 48 years
-    and a body mass index of 27 on average, 18 % smokers, 8.5 g of salt a day; blood pressure rises by some 5 mmHg in ten years.
+    Distributions and coefficients are round numbers near what health surveys of western countries
+    publish: adults of 48 years and a body mass index of 27 on average, 18 % smokers, 8.5 g of salt
+    a day; blood pressure rises by some 5 mmHg in ten years.
     """
     import numpy as np
 
@@ -148,7 +157,9 @@ def in_units(schema: "dp.tables.Schema", weights: "np.ndarray") -> "np.ndarray":
     import numpy as np
 
     half = {column.name: np.ptp(column.limits) / 2 for column in schema.columns if column.bounds}
-    return weights * [half[TARGET] * step / half.get(name, 1.0) for name, (_, step) in STEPS.items()]
+    return weights * [
+        half[TARGET] * step / half.get(name, 1.0) for name, (_, step) in STEPS.items()
+    ]
 
 
 def figures_of(draws: "np.ndarray", exact: "np.ndarray") -> dict[str, dict[str, float]]:
@@ -158,11 +169,18 @@ def figures_of(draws: "np.ndarray", exact: "np.ndarray") -> dict[str, dict[str, 
     columns = np.stack([draws.mean(axis=0), exact[0], *np.quantile(draws, ENDS, axis=0)], axis=1)
     parts = ("private", "non_private", "low", "high")
     names = (words for words, _ in STEPS.values())
-    return {name: dict(zip(parts, row, strict=True)) for name, row in zip(names, columns.tolist(), strict=True)}
+    return {
+        name: dict(zip(parts, row, strict=True))
+        for name, row in zip(names, columns.tolist(), strict=True)
+    }
 
 
-def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]) -> None:
-    say_lines(f"Linear regression of the blood pressure (mmHg) of {NUM_RECORDS:,} simulated adults on six columns.")
+def _say(
+    figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]
+) -> None:
+    say_lines(
+        f"Linear regression of the blood pressure (mmHg) of {NUM_RECORDS:,} simulated adults on six columns."
+    )
     say()
     say_text(f"{'':30}{'private':>8}{'90 % interval':>18}{'without privacy':>18}")
     for words, row in figures.items():
@@ -171,7 +189,9 @@ def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files:
     say()
     price = price_words(statement)
     say_lines(
-        f"Private: {price}, for {statement.unit}." if statement.is_private else f"NOT PRIVATE: {price} does not hold."
+        f"Private: {price}, for {statement.unit}."
+        if statement.is_private
+        else f"NOT PRIVATE: {price} does not hold."
     )
     say_lines(f"Use: {dp.report.use_words(statement)}")
     say()

@@ -81,18 +81,19 @@ def describe(
 
     `discreet describe survey.csv --schema schema.toml --epsilon 0.5`
 
-    `discreet describe survey.csv --bounds "age=17:90,smoker=no|yes" --epsilon 0.5 --delta 1e-6 --pair age,smoker`
+    `discreet describe survey.csv --bounds "age=17:90,smoker=no|yes" --epsilon 0.5 --delta 1e-6
+    --pair age,smoker`
 
     `discreet describe survey.csv --schema schema.toml --epsilon 0.5 --by region`
 
-    One noisy release spends ε: counts of each column's categories, or slices of a number, and sums of numbers and of squares.
-    From it follow, at no further cost, the number of records, shares, means, standard deviations, quantiles, and the two-way
-    tables and groups that you ask for. Each has an interval. Bounds and categories are public input: never take them from
-    the data.
+    One noisy release spends ε: counts of each column's categories, or slices of a number, and sums
+    of numbers and of squares. From it follow, at no further cost, the number of records, shares,
+    means, standard deviations, quantiles, and the two-way tables and groups that you ask for. Each
+    has an interval. Bounds and categories are public input: never take them from the data.
 
-    Writes statement.json, statement.txt, description.json, description.txt, report.html, twin.counts (from which `discreet fit
-    --model twin --data` makes twins and spends nothing) and, with matplotlib, description.png. The table may be larger than
-    memory.
+    Writes statement.json, statement.txt, description.json, description.txt, report.html,
+    twin.counts (from which `discreet fit --model twin --data` makes twins and spends nothing) and,
+    with matplotlib, description.png. The table may be larger than memory.
     """
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")
@@ -100,7 +101,9 @@ def describe(
         raise ValueError("--pair and --all-pairs: give only one")
     made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
     check_whole(table, made, out_of_bounds, "discreet describe")
-    described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made, person)
+    described = options.schema_of(
+        table, choose_model(TWIN), None, bounds, schema, False, made, person
+    )
     warn(described, seed, ledger, table, by_bounds=bounds is not None)
     if described.weight is not None:
         say_error(described.weight_words())
@@ -152,12 +155,19 @@ def describe(
     say_spent(statement, ledger, files)
 
 
-def _refuse_thin(plan: "dp.marginals.MarginalsPlan", key: str | tuple[str, str], num_records: int) -> None:
+def _refuse_thin(
+    plan: "dp.marginals.MarginalsPlan", key: str | tuple[str, str], num_records: int
+) -> None:
     """Refuse groups of which the noise hides even those of average size."""
     names = (key,) if isinstance(key, str) else key
-    sizes = {column.name: len(plan.levels.labels(column)) for column in plan.schema.columns if column.name in names}
+    sizes = {
+        column.name: len(plan.levels.labels(column))
+        for column in plan.schema.columns
+        if column.name in names
+    }
     groups = math.prod(sizes.values())
-    # Persons may have up to so many rows; and there may be no other columns, whose figures noise could hide.
+    # Persons may have up to so many rows; and there may be no other columns, whose figures noise
+    # could hide.
     each = max(1, num_records * plan.max_rows // groups)
     found = dp.marginals.half_widths(plan, each, by=[key])
     if found and found == dp.marginals.half_widths(plan, 1, by=[key]):
@@ -167,7 +177,9 @@ def _refuse_thin(plan: "dp.marginals.MarginalsPlan", key: str | tuple[str, str],
         )
 
 
-def width_words(half_widths: "Mapping[str, float]", schema: "dp.tables.Schema", whose: str, level: float) -> str:
+def width_words(
+    half_widths: "Mapping[str, float]", schema: "dp.tables.Schema", whose: str, level: float
+) -> str:
     """Half-widths of the intervals of means and shares; of many columns the first ones."""
 
     def of(name: str, width: float) -> str:
@@ -188,12 +200,17 @@ def width_words(half_widths: "Mapping[str, float]", schema: "dp.tables.Schema", 
 def keys_of(by: "Sequence[str] | None", schema: "dp.tables.Schema") -> list[str | tuple[str, str]]:
     """The columns and pairs of columns of --by."""
     names = [column.name for column in schema.columns]
-    return [text if text in names or "," not in text else _pair("--by", text, names) for text in by or ()]
+    return [
+        text if text in names or "," not in text else _pair("--by", text, names)
+        for text in by or ()
+    ]
 
 
 def pairs_of(pairs: "Sequence[str] | None", schema: "dp.tables.Schema") -> list[tuple[str, str]]:
     """The columns of each --pair."""
-    return [_pair("--pair", text, [column.name for column in schema.columns]) for text in pairs or ()]
+    return [
+        _pair("--pair", text, [column.name for column in schema.columns]) for text in pairs or ()
+    ]
 
 
 def _pair(option: str, text: str, names: "Sequence[str]") -> tuple[str, str]:
@@ -213,7 +230,10 @@ def _pair(option: str, text: str, names: "Sequence[str]") -> tuple[str, str]:
 _SOME_RECORDS = 10_000
 """Records for which widths are told where their number is not public."""
 _SHOWN = 10
-Fit = Annotated[Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)]
+Fit = Annotated[
+    Path,
+    typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False),
+]
 _ELEMENTS = 2**22
 _LARGEST_LOG = 20.0
 
@@ -238,12 +258,13 @@ def score(
 
     `discreet score discreet-fit --data held-out.csv --epsilon 0.5 --delta 1e-6`
 
-    One noisy release spends ε. From it follow accuracy, AUC, log-likelihood, a calibration table and the ROC curve; for a target
-    of numbers the errors and R2. Each figure has an interval for the rows of the table, and one for the population. The
-    table has the columns of the fit's schema, and should hold other people than the fit's table.
+    One noisy release spends ε. From it follow accuracy, AUC, log-likelihood, a calibration table
+    and the ROC curve; for a target of numbers the errors and R2. Each figure has an interval for
+    the rows of the table, and one for the population. The table has the columns of the fit's
+    schema, and should hold other people than the fit's table.
 
-    Writes statement.json, statement.txt and scores.json. A fit of a model of your own is scored in Python
-    (`discreet.scores.private_metrics`).
+    Writes statement.json, statement.txt and scores.json. A fit of a model of your own is scored in
+    Python (`discreet.scores.private_metrics`).
     """
     import numpy as np
 
@@ -307,7 +328,9 @@ def score(
 def predict(
     fitted: Fit,
     data: options.Data,
-    out: Annotated[Path, typer.Option(help="The file of the predictions, .csv.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="The file of the predictions, .csv.")] = Path(
+        "predictions.csv"
+    ),
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
@@ -316,9 +339,10 @@ def predict(
 
     `discreet predict discreet-fit --data new.csv --out predictions.csv`
 
-    Writes a row for each row of the table, in its order: probabilities of categories, or the expected number in the target's
-    unit; empty where the schema drops the row. The table needs the features alone, as the fit's schema describes them. **The
-    fit's statement does not protect the new records**: a row of the file says what the cells of that record say.
+    Writes a row for each row of the table, in its order: probabilities of categories, or the
+    expected number in the target's unit; empty where the schema drops the row. The table needs the
+    features alone, as the fit's schema describes them. **The fit's statement does not protect the
+    new records**: a row of the file says what the cells of that record say.
     """
     import numpy as np
 
@@ -328,15 +352,23 @@ def predict(
     records = dp.tables.encode_features(table, schema, out_of_bounds=out_of_bounds)
     x = records.x
     _check_size(draws, x, fitted)
-    found = _predict(model, draws, records.target_scale, records.target_centre, x).reshape(len(x), -1)
-    names = [target.name] if target.kind.has_bounds else [f"{target.name}={x}" for x in target.categories]
+    found = _predict(model, draws, records.target_scale, records.target_centre, x).reshape(
+        len(x), -1
+    )
+    names = (
+        [target.name]
+        if target.kind.has_bounds
+        else [f"{target.name}={x}" for x in target.categories]
+    )
     names = names[-found.shape[1] :]  # Of two categories the second
     content = io.StringIO()
     rows = [["" if np.isnan(value) else f"{value:.9g}" for value in row] for row in found]
     csv.writer(content, lineterminator="\n").writerows([names, *rows])
     write_file(out, content.getvalue())
     if facts_in(fitted / "statement.json").get("is_private") is False:
-        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the predictions are not either.")
+        say_error(
+            "NOT PRIVATE: the fit is not private, as its statement says, so the predictions are not either."
+        )
     if as_json:
         say_json("predict", {"rows": len(rows), "columns": names, "files": [out]})
     else:
@@ -348,17 +380,23 @@ def predict(
 
 def _check_size(draws: "dict[str, np.ndarray]", x: "np.ndarray", fitted: Path) -> None:
     if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
-        raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
+        raise ValueError(
+            f"the posterior in {fitted} is not that of the schema in its summary.json: fit again"
+        )
 
 
-def _fit_of(folder: Path) -> "tuple[str, dp.tables.Schema, dp.tables.Column, dict[str, np.ndarray]]":
+def _fit_of(
+    folder: Path,
+) -> "tuple[str, dp.tables.Schema, dp.tables.Column, dict[str, np.ndarray]]":
     """The model's name, the schema, its target and the posterior draws of a fit; ValueError where it is not scored here."""
     import numpy as np
 
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         with np.load(folder / "posterior.npz", allow_pickle=False) as archive:
-            draws = {name: np.asarray(archive[name], np.float64) for name in ("weights", "intercept")}
+            draws = {
+                name: np.asarray(archive[name], np.float64) for name in ("weights", "intercept")
+            }
         if summary.get("to_predict") is not None:  # what predicts better than the mean of the draws
             best = np.asarray(summary["to_predict"], np.float64)
             draws = {"weights": best[None, 1:], "intercept": best[:1]}
@@ -392,7 +430,9 @@ def _mean_of(model: str) -> "Callable[[np.ndarray], np.ndarray]":
     }[model]
 
 
-def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: float, x: "np.ndarray") -> "np.ndarray":
+def _predict(
+    model: str, draws: "dict[str, np.ndarray]", scale: float, centre: float, x: "np.ndarray"
+) -> "np.ndarray":
     """Probabilities of the classes, or means in the target's own unit, averaged over the draws."""
     import numpy as np
 
@@ -400,7 +440,9 @@ def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: f
     intercept = draws["intercept"]
     rows = np.asarray(x, np.float64)
     if model == "linear":
-        return _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
+        return (
+            _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
+        )
     mean = _mean_of(model)
     at_once = max(1, _ELEMENTS // math.prod(intercept.shape))
     found = []
@@ -413,8 +455,8 @@ def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: f
 def _lines(rows: "np.ndarray", weights: "np.ndarray", intercept: "np.ndarray") -> "np.ndarray":
     """Linear predictors, a row for each record, by sums column by column.
 
-    A matrix product rounds a row otherwise where other rows stand beside it, and a score counts bins of predictions: one record
-    more could move other records to the next bin.
+    A matrix product rounds a row otherwise where other rows stand beside it, and a score counts
+    bins of predictions: one record more could move other records to the next bin.
     """
     import numpy as np
 

@@ -75,7 +75,9 @@ class Asked:
         given = self.rate
         if given is None and self.batch_size is None and self.sampling == "poisson":
             given = rate
-        return options.sampling_of(self.sampling, rate=given, batch_size=self.batch_size, num_records=num_records)
+        return options.sampling_of(
+            self.sampling, rate=given, batch_size=self.batch_size, num_records=num_records
+        )
 
     @property
     def progress_bar(self) -> bool:
@@ -88,28 +90,36 @@ class Asked:
 def fit(asked: Asked) -> None:
     """Fit a model to a table under (ε, δ)-differential privacy.
 
-    `discreet fit --data survey.csv --model logistic --target smoker --bounds "age=17:90,smoker=no|yes" --epsilon 1`
+    `discreet fit --data survey.csv --model logistic --target smoker --bounds
+    "age=17:90,smoker=no|yes" --epsilon 1`
 
-    `discreet fit --data visits.parquet --model poisson --target visits --schema schema.toml --epsilon 0.5 --delta 1e-6`
+    `discreet fit --data visits.parquet --model poisson --target visits --schema schema.toml
+    --epsilon 0.5 --delta 1e-6`
 
-    `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
+    `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps
+    3000 --rate 0.05`
 
     As in brms and Bambi, by a formula (`pip install 'discreet[formula]'`):
 
-    `discreet fit --data survey.csv --formula "smoker ~ age * region" --family bernoulli --schema schema.toml --epsilon 1`
+    `discreet fit --data survey.csv --formula "smoker ~ age * region" --family bernoulli --schema
+    schema.toml --epsilon 1`
 
     For synthetic twins of the whole table, which `discreet synth` then draws:
 
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
-    Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
-    shell. `discreet plan` shows beforehand, on invented tables, what a fit at several ε is good for.
+    Bounds and categories are public input: take them from the questionnaire, never from the data.
+    Quote `|`, `<` and `>` in the shell. `discreet plan` shows beforehand, on invented tables, what
+    a fit at several ε is good for.
 
-    Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with matplotlib, fit.png. `discreet synth`
-    needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
-    further fit of the same data spends again: the ε of all fits add up.
+    Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with
+    matplotlib, fit.png. `discreet synth` needs model.json as well, which a model of your own gets;
+    a twin gets its own files instead of posterior and summary. Each further fit of the same data
+    spends again: the ε of all fits add up.
     """
-    with joined(asked.distributed, asked.coordinator, asked.num_processes, asked.process_id) as members:
+    with joined(
+        asked.distributed, asked.coordinator, asked.num_processes, asked.process_id
+    ) as members:
         with members.together():
             check_options(asked)
             if asked.data.suffix == Path(COUNTS).suffix:
@@ -126,7 +136,8 @@ def fit(asked: Asked) -> None:
                 if asked.dry_run:
                     method.say_dry_run()
                     return
-                # Last, since a folder left over from an earlier fit would hide what is wrong with this one.
+                # Last, since a folder left over from an earlier fit would hide what is wrong with
+                # this one.
                 if members.first:
                     check_folder(asked.out, asked.checkpoint, overwrite=asked.overwrite)
                 method.check_use()
@@ -154,7 +165,9 @@ def check_options(asked: Asked) -> None:
             "--family bernoulli"
         )
     if asked.family != "gaussian":
-        raise ValueError(f"--family {asked.family} is for --formula: leave it out, or give a formula")
+        raise ValueError(
+            f"--family {asked.family} is for --formula: leave it out, or give a formula"
+        )
     if not any(method.takes(asked) for method in METHODS):
         named = [method for method in METHODS if method.by == asked.by]
         models = " or ".join(name for method in named for name in method.models)
@@ -184,7 +197,9 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         epsilon=asked.epsilon,
         delta=asked.delta,
     )
-    made = how_converted(asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds)
+    made = how_converted(
+        asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds
+    )
     schema = options.schema_of(
         asked.data,
         chosen,
@@ -197,7 +212,9 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         asked.weight,
     )
     if asked.raw and chosen.own is None:
-        raise ValueError(f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out")
+        raise ValueError(
+            f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out"
+        )
     method = next(method for method in METHODS if method.suits(asked, schema))
     return method(asked, members, chosen, schema, made)
 
@@ -206,7 +223,16 @@ def by_formula(asked: Asked, members: "dp.inference.Processes") -> ByFormula:
     """The fit of a formula."""
     chosen = options.ChosenModel("formula", lambda schema: None)
     schema = options.schema_of(
-        None, chosen, None, asked.bounds, asked.schema, False, None, asked.person, asked.weight, predicts=False
+        None,
+        chosen,
+        None,
+        asked.bounds,
+        asked.schema,
+        False,
+        None,
+        asked.person,
+        asked.weight,
+        predicts=False,
     )
     made = how_converted(asked.data, non_private_bounds=False, out_of_bounds=asked.out_of_bounds)
     return ByFormula(asked, members, chosen, schema, made)
@@ -222,7 +248,9 @@ def refuse_missing(asked: Asked) -> None:
     if asked.model in options.REGRESSIONS and asked.target is None and not known:
         missing.append("--target is missing: name the column to predict")
     if not (known or asked.bounds is not None or asked.non_private_bounds):
-        missing.append("--bounds or --schema is missing: give what is publicly known about the columns")
+        missing.append(
+            "--bounds or --schema is missing: give what is publicly known about the columns"
+        )
     if asked.epsilon is None or len(missing) > 1:  # `schema_of` says more about one alone
         raise ValueError("; ".join(missing))
 
@@ -231,7 +259,9 @@ def check_numbers(asked: Asked) -> None:
     """Refuse numbers that no table can make right, before it is read."""
     positive("epsilon", asked.epsilon, hint="1 is a common choice.")
     if asked.learning_rate is not None and not 0 < asked.learning_rate < float("inf"):
-        raise ValueError(f"--learning-rate is {asked.learning_rate}: give a positive number, for example 0.02")
+        raise ValueError(
+            f"--learning-rate is {asked.learning_rate}: give a positive number, for example 0.02"
+        )
     count = 10**9 if asked.num_records is None else integer("num_records", asked.num_records)
     sampler = asked.sampler(count, 1.0)
     dp.PrivacyPlan(

@@ -35,8 +35,27 @@ if TYPE_CHECKING:
 
 RESULT = "fit.discreet"
 OTHERS = (
-    *("target", "by", "components", "choices", "steps", "rate", "batch_size", "clip", "learning_rate", "model_args"),
-    *("raw", "distributed", "coordinator", "num_processes", "process_id", "non_private_bounds", "draws"),
+    *(
+        "target",
+        "by",
+        "components",
+        "choices",
+        "steps",
+        "rate",
+        "batch_size",
+        "clip",
+        "learning_rate",
+        "model_args",
+    ),
+    *(
+        "raw",
+        "distributed",
+        "coordinator",
+        "num_processes",
+        "process_id",
+        "non_private_bounds",
+        "draws",
+    ),
 )
 """Options of a fit that a formula has no use for."""
 
@@ -47,7 +66,9 @@ def check_formula(asked: "Asked") -> None:
     given += ["model"] * bool(asked.model) + ["sampling"] * (asked.sampling != "poisson")
     if given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"{named} does not go with --formula, which says what is fitted: leave it out")
+        raise ValueError(
+            f"{named} does not go with --formula, which says what is fitted: leave it out"
+        )
 
 
 class ByFormula(Method):
@@ -79,7 +100,9 @@ class ByFormula(Method):
             if self.order is None and asked.checkpoint is not None:
                 self.order = dp.storage.kept_secret(asked.checkpoint / "persons.key")
             if self.schema.max_rows == 1:
-                self.table = self.table.filter(dp.tables.keep_one_row_a_person(people, key=self.order))
+                self.table = self.table.filter(
+                    dp.tables.keep_one_row_a_person(people, key=self.order)
+                )
         count = count if asked.num_records is None else asked.num_records
         delta = options.delta_of(asked.delta, count, asked.ledger)
         relation = options.relation_of(asked.relation)
@@ -89,7 +112,9 @@ class ByFormula(Method):
         return self
 
     def say_dry_run(self) -> None:
-        self._say_dry_run({"columns": self.design.names}, cost=f", for {len(self.design.names)} columns")
+        self._say_dry_run(
+            {"columns": self.design.names}, cost=f", for {len(self.design.names)} columns"
+        )
         if not self.asked.as_json:
             say_lines(f"Columns: {', '.join(self.design.names)}.")
 
@@ -124,7 +149,12 @@ class ByFormula(Method):
         result = dataclasses.replace(self.result, statement=self.statement)
         interval = result.interval
         rows = {
-            name: {"mean": float(mean), "sd": float(result.draws[name].std()), "low": low, "high": high}
+            name: {
+                "mean": float(mean),
+                "sd": float(result.draws[name].std()),
+                "low": low,
+                "high": high,
+            }
             for name, mean in result.estimate.items()
             for low, high in [map(float, interval[name])]
         }
@@ -156,7 +186,11 @@ class ByFormula(Method):
         if asked.as_json:
             rows = {
                 name: dict(
-                    zip(("mean", "low", "high"), (float(self.result.estimate[name]), *map(float, ends)), strict=True)
+                    zip(
+                        ("mean", "low", "high"),
+                        (float(self.result.estimate[name]), *map(float, ends)),
+                        strict=True,
+                    )
                 )
                 for name, ends in self.result.interval.items()
             }
@@ -165,7 +199,9 @@ class ByFormula(Method):
             return
         count = f"{self.plan.num_records:,} {statement.unit.noun}s"
         say_price(
-            f"Fitted {asked.formula} ({asked.family}) to {count}", statement, budget_line(asked.ledger, statement.delta)
+            f"Fitted {asked.formula} ({asked.family}) to {count}",
+            statement,
+            budget_line(asked.ledger, statement.delta),
         )
         say_lines("\n".join(str(self.result).splitlines()[:-2]))
         usable = statement.use != dp.report.NOT_USABLE
@@ -174,4 +210,6 @@ class ByFormula(Method):
             say_lines(f"Warning: {warning}", fg="yellow")
         say_lines(f"Files in {asked.out}: {', '.join(file.name for file in self.files)}.")
         page = asked.out / "report.html"
-        say_lines(f"Next: discreet explain {shlex.quote(str(self.files[0]))}, and {page} in a browser.")
+        say_lines(
+            f"Next: discreet explain {shlex.quote(str(self.files[0]))}, and {page} in a browser."
+        )

@@ -1,6 +1,7 @@
 """The methods of `discreet fit`: each decides which fits it takes, plans, spends, writes and prints.
 
-`fit` chooses the first of `METHODS` that `suits` the options and the schema, and calls it in this order:
+`fit` chooses the first of `METHODS` that `suits` the options and the schema, and calls it in this
+order:
 
     share                   what several processes must agree on
     prepare                 read the table, make the plan, warn; nothing is spent
@@ -9,8 +10,9 @@
     run, write in folder    spend the budget; write the statement first, before anything else can fail
     say, leave              print the result; end with the exit code
 
-To add a method, write a class with these functions, enter it in `METHODS`, and its name in `_options.MethodName`. A fit of
-records in memory derives from `OfRecords`: it adds a plan (`plan_for`), a release, and sentences.
+To add a method, write a class with these functions, enter it in `METHODS`, and its name in
+`_options.MethodName`. A fit of records in memory derives from `OfRecords`: it adds a plan
+(`plan_for`), a release, and sentences.
 """
 
 import dataclasses
@@ -68,7 +70,13 @@ from discreet.interfaces.cli._run import (
     say_price,
     write_first,
 )
-from discreet.interfaces.cli._statement import about_words, complete_statement, dropped_cells, facts_about, warn
+from discreet.interfaces.cli._statement import (
+    about_words,
+    complete_statement,
+    dropped_cells,
+    facts_about,
+    warn,
+)
 from discreet.interfaces.cli._tables import check_whole, unit_of
 from discreet.interfaces.cli._terminal import (
     PLAN_IS_SPENT,
@@ -181,7 +189,10 @@ class Method:
         delta = self.stated_delta
         if count is not None and delta * count > 1:
             found = f"δ = {delta:g} is more than 1 / {count:,}: publishing a random record in the clear would meet it."
-            return found, f"Leave --delta out, or give --delta {suggest_delta(count, self.asked.ledger):g}."
+            return (
+                found,
+                f"Leave --delta out, or give --delta {suggest_delta(count, self.asked.ledger):g}.",
+            )
         book = self.book()
         if book is None:
             return None
@@ -200,7 +211,10 @@ class Method:
             f"The ledger would charge ε = {upper(charge)} for this fit of ε = {upper(epsilon)}, since δ = {delta:g} is more "
             f"than a tenth of its cap's, {book.cap.delta:g}."
         )
-        return found, f"Leave --delta out, or give --delta {most:g}: then it charges the fit's own ε."
+        return (
+            found,
+            f"Leave --delta out, or give --delta {most:g}: then it charges the fit's own ε.",
+        )
 
     @property
     def stated_delta(self) -> float:
@@ -271,7 +285,9 @@ class Method:
             book = dp.Ledger(ledger)
             cap = dp.accounting.upper(book.cap.epsilon)
             try:
-                after = dp.accounting.upper(book.check(self.plan, delta=delta, unit=self.unit_in_ledger))
+                after = dp.accounting.upper(
+                    book.check(self.plan, delta=delta, unit=self.unit_in_ledger)
+                )
                 charge = f"After it, ε = {after} of {cap} in {ledger} would be spent."
             except (dp.SpentError, ValueError) as error:
                 charge = f"The ledger would refuse this fit. {error}"
@@ -280,7 +296,9 @@ class Method:
             price = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit}
             say_json("fit", {**price, **facts, "budget": budget, "charge": charge})
             return
-        say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}.")
+        say_lines(
+            f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}."
+        )
         say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
         if ledger is not None:
             say_lines(f"Before it: {budget}\n{charge}")
@@ -292,13 +310,17 @@ class Method:
 class OfRecords(Method, ABC):
     """A fit of records in memory; subclasses add a plan, a release and sentences."""
 
-    order: bytes | None = None  # The key by which rows of each person are chosen, if others must choose the same
+    order: bytes | None = (
+        None  # The key by which rows of each person are chosen, if others must choose the same
+    )
     most_delta: float = math.inf  # The largest default δ, by the ledger
     function: Any = None  # The NumPyro model
     records: Any = None  # The records that it takes
     result: Any = dataclasses.field(init=False)
     draw_key: Any = dataclasses.field(init=False)
-    samples: "Mapping[str, np.ndarray]" = dataclasses.field(default_factory=dict)  # Draws of each global latent
+    samples: "Mapping[str, np.ndarray]" = dataclasses.field(
+        default_factory=dict
+    )  # Draws of each global latent
     # Mean and interval of each coefficient, by name
     rows: list[tuple[str, dict[str, float]]] = dataclasses.field(default_factory=list)
 
@@ -314,11 +336,17 @@ class OfRecords(Method, ABC):
         members = self.members
         # Processes that differ would wait for one another.
         key = "secret" if asked.seed is None else str(asked.seed)
-        members.agree(key=key, schema=dp.tables.schema_to_toml(self.schema), options=str(asked.dry_run))
+        members.agree(
+            key=key, schema=dp.tables.schema_to_toml(self.schema), options=str(asked.dry_run)
+        )
         checkpoint = asked.checkpoint
         ledger = asked.ledger
         self.order = row_order(asked.seed)
-        if asked.seed is None and self.schema.person is not None and (checkpoint is not None or members.count > 1):
+        if (
+            asked.seed is None
+            and self.schema.person is not None
+            and (checkpoint is not None or members.count > 1)
+        ):
             self.order = self._from_first(
                 lambda: (
                     secrets.token_bytes(32)
@@ -342,7 +370,9 @@ class OfRecords(Method, ABC):
         self.read()
         features = len(self.records.feature_names)
         count = self.records.num_records if asked.num_records is None else asked.num_records
-        delta = min(self.most_delta, suggest_delta(count, None)) if asked.delta is None else asked.delta
+        delta = (
+            min(self.most_delta, suggest_delta(count, None)) if asked.delta is None else asked.delta
+        )
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
         method = self.instead(**vars(self)) if asked.by is None and self.is_unfit(count) else self
         method.check_weight()
@@ -379,13 +409,19 @@ class OfRecords(Method, ABC):
             # A model of named columns takes them apart, which shards on several machines cannot be.
             mesh = None if own is not None and own.of_columns else self.members.mesh
             shown = on_terminal() and not settings.silent
-            self.records = dp.tables.open_records(asked.data, self.schema, mesh=mesh, progress_bar=shown)
+            self.records = dp.tables.open_records(
+                asked.data, self.schema, mesh=mesh, progress_bar=shown
+            )
             return
         table = dp.tables.read_table(asked.data, self.schema, out_of_bounds=self.odd_cells)
         raw = own is not None and own.raw
-        records = dp.tables.encode(table, self.schema, raw=raw, out_of_bounds=self.odd_cells, key=self.order)
+        records = dp.tables.encode(
+            table, self.schema, raw=raw, out_of_bounds=self.odd_cells, key=self.order
+        )
         if own is not None and own.preprocesses:
-            records = own.preprocessed(dp.tables.decode(records.x, self.schema, records.y, raw=True))
+            records = own.preprocessed(
+                dp.tables.decode(records.x, self.schema, records.y, raw=True)
+            )
             self.own = dataclasses.replace(own, seen=records.feature_names)
         self.records = records
 
@@ -403,7 +439,9 @@ class OfRecords(Method, ABC):
 
     def is_unfit(self, num_records: int) -> bool:
         """True if `instead` is the method for these records by default."""
-        return num_records * self.schema.max_rows * len(self.records.feature_names) > self.most_cells
+        return (
+            num_records * self.schema.max_rows * len(self.records.feature_names) > self.most_cells
+        )
 
     @abstractmethod
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -427,10 +465,14 @@ class OfRecords(Method, ABC):
         except Exception:  # `DPSVI` says better what is wrong with it
             return None
         shared = [
-            site for site in sites if not any(frame.size == MADE_UP for frame in site.get("cond_indep_stack", ()))
+            site
+            for site in sites
+            if not any(frame.size == MADE_UP for frame in site.get("cond_indep_stack", ()))
         ]
         kinds = ("sample", "param")
-        return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
+        return sum(
+            np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed")
+        )
 
     @property
     def plan_facts(self) -> dict[str, float]:
@@ -458,8 +500,12 @@ class OfRecords(Method, ABC):
         if self.asked.as_json:
             return
         say_lines(f"Plan: {self.plan_words('record' if self.schema.person is None else 'person')}.")
-        say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
-        say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
+        say_lines(
+            f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters.")
+        )
+        say_lines(
+            "What the fit will be good for: discreet plan says, after a dry run on invented tables."
+        )
 
     def doubts(self) -> tuple[str, str] | None:
         plan = self.plan
@@ -467,7 +513,9 @@ class OfRecords(Method, ABC):
         if not count or plan.num_records / count >= noise:
             return super().doubts()
         signal = f"{plan.num_records / count:.2g}"
-        found = self.hidden.format(whose=f"{plan.num_records:,} {self._persons}", signal=signal, noise=noise)
+        found = self.hidden.format(
+            whose=f"{plan.num_records:,} {self._persons}", signal=signal, noise=noise
+        )
         return f"Likely not usable: the model has {count:,} parameters. {found}", FEWER
 
     @abstractmethod
@@ -518,7 +566,9 @@ class OfRecords(Method, ABC):
         """Explain errors of a model of the user's own, as long as nothing is spent."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", dp.inference.UseWarning)  # `say` and the statement say the same
+                warnings.simplefilter(
+                    "ignore", dp.inference.UseWarning
+                )  # `say` and the statement say the same
                 yield
         except Exception as error:
             if self.own is not None and not has_begun():
@@ -539,7 +589,9 @@ class OfRecords(Method, ABC):
             statement = self.result.statement
             if self.drops:
                 # Asked for, so not worth a warning.
-                statement = dataclasses.replace(statement, data_warnings=()).with_notes(self.left_out)
+                statement = dataclasses.replace(statement, data_warnings=()).with_notes(
+                    self.left_out
+                )
             self.statement = (complete or self.complete)(statement).with_notes(self.spread)
             self.files = write_first(asked.out, self.statement, asked.checkpoint)
             self.files += [*self.write_results(), *self.plot()]
@@ -575,16 +627,20 @@ class OfRecords(Method, ABC):
             about = facts_about(self.chosen.name, schema)
             groups = dp.models.groups_of(schema.columns, records.feature_names)
         target = schema.target_column
-        classes = target.categories if self.chosen.name == MULTINOMIAL and target is not None else ()
+        classes = (
+            target.categories if self.chosen.name == MULTINOMIAL and target is not None else ()
+        )
         if groups:
             shares = getattr(self.result, "mean_squares", None)
             contrasts = dp.models.contrasts(len(records.feature_names), groups, shares)
             which = ""
             if shares is not None:
-                which = (
-                    " over the records, by approximate shares of the categories that were released (category_shares)"
-                )
-                counted = {records.feature_names[place]: contrasts[0, 1 + place] for group in groups for place in group}
+                which = " over the records, by approximate shares of the categories that were released (category_shares)"
+                counted = {
+                    records.feature_names[place]: contrasts[0, 1 + place]
+                    for group in groups
+                    for place in group
+                }
             relation = RELATIVE.format(which=which)
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
@@ -605,12 +661,16 @@ class OfRecords(Method, ABC):
             "to_predict": None if shrunk is None else shrunk.tolist(),
             "learned": self.learned(),
             "losses": finite_or_none(list(getattr(self.result, "losses", ()))),
-            # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold.
+            # For the page: the course of the fit, and the decisive points of the plan's profile,
+            # (ε, δ) that hold.
             "course": dp.page.course_of(self.result, records.feature_names),
             "profile": profile_of(self.plan, self.statement),
             "statement_sha256": hashlib.sha256(self.statement.to_json().encode()).hexdigest(),
         }
-        files = [write_file(out / "posterior.npz", npz(self.samples)), write_json(out / "summary.json", summary)]
+        files = [
+            write_file(out / "posterior.npz", npz(self.samples)),
+            write_json(out / "summary.json", summary),
+        ]
         return files if own is None else [*files, write_file(out / MODEL_FILE, own.settings_text())]
 
     def learned(self) -> dict[str, Any]:
@@ -630,9 +690,15 @@ class OfRecords(Method, ABC):
         if not self.intervals or statement.use in ("", dp.report.NOT_USABLE):
             return
         # The verdict on a model names its latents itself.
-        learned = self.learned() if self.chosen.needs_target and not isinstance(self.result.learned, Mapping) else {}
+        learned = (
+            self.learned()
+            if self.chosen.needs_target and not isinstance(self.result.learned, Mapping)
+            else {}
+        )
         hidden = [name for name, share in learned.items() if share < dp.report.LEARNED]
-        words = dp.report.unknown_words([(row["low"], row["high"]) for _, row in self.coefficients], hidden)
+        words = dp.report.unknown_words(
+            [(row["low"], row["high"]) for _, row in self.coefficients], hidden
+        )
         if words:
             reason = f"{words[0].lower()}{words[1:]}. {statement.use_reason[0].upper()}{statement.use_reason[1:]}"
             self.statement = statement.with_use(statement.use, reason)
@@ -642,7 +708,9 @@ class OfRecords(Method, ABC):
     def coefficients(self) -> list[tuple[str, dict[str, float]]]:
         """The rows without intercepts and what has a row beside the coefficients."""
         estimates, _ = self.estimates()
-        others = {"intercept"} if self.own is not None else {*self.samples, *estimates} - {"weights"}
+        others = (
+            {"intercept"} if self.own is not None else {*self.samples, *estimates} - {"weights"}
+        )
         return [(name, row) for name, row in self.rows if latent_of(name) not in others]
 
     def estimates(self) -> tuple[dict[str, float], str]:
@@ -674,13 +742,19 @@ class OfRecords(Method, ABC):
             return
         what = f"{asked.model} to {self.plan.num_records:,} {self._persons}"
         steps = self.stopped_after
-        line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
+        line = (
+            f"Fitted {what}"
+            if steps is None
+            else f"Stopped after {steps:,} steps of fitting {what}"
+        )
         say_price(line, statement, budget_line(asked.ledger, statement.delta))
         if statement.use:
             usable = statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(statement)}", fg=None if usable else "yellow")
         if self.drops:
-            say_lines(f"Records with {dropped_cells(self.schema)} are left out, as the schema asks. {self.left_out}")
+            say_lines(
+                f"Records with {dropped_cells(self.schema)} are left out, as the schema asks. {self.left_out}"
+            )
         for warning in statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self.say_coefficients()
@@ -689,7 +763,9 @@ class OfRecords(Method, ABC):
 
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
-        rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
+        rows = {
+            name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows
+        }
         missing = [NO_INTERVALS] if rows and not self.intervals else []
         return {
             "statement": self.statement.to_dict(),
@@ -706,7 +782,11 @@ class OfRecords(Method, ABC):
         weights = self.coefficients
         if not weights:
             return
-        scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
+        scale = (
+            "in their own units"
+            if own is not None and own.raw
+            else "scaled to [-1, 1] by their bounds"
+        )
         features = "features and target" if self.chosen.name == LINEAR else "features"
         which = "Coefficients"
         rest = ""
@@ -726,7 +806,9 @@ class OfRecords(Method, ABC):
             # The page rounds to the second digit of the standard deviation; its minus is no ASCII.
             cells = dp.page.panel_of_summary({name: row}).rows[0].cells
             mean, _, low, high = (cell.replace("−", "-") for cell in cells)
-            say_lines(f"  {name}: {mean} ({low} to {high})" if self.intervals else f"  {name}: {mean}")
+            say_lines(
+                f"  {name}: {mean} ({low} to {high})" if self.intervals else f"  {name}: {mean}"
+            )
         for name, value in estimates.items():
             say_lines(f"{name.capitalize()}: {value:.2g}. {meaning}")
 
@@ -763,7 +845,9 @@ class InSteps(OfRecords):
             epsilon=asked.epsilon,
             delta=delta,
             num_steps=defaults.num_steps if asked.steps is None else asked.steps,
-            clipping_norm=defaults.clipping_norm if asked.clip is None else options.clipping_of(asked.clip),
+            clipping_norm=defaults.clipping_norm
+            if asked.clip is None
+            else options.clipping_of(asked.clip),
             sampling=asked.sampler(num_records, defaults.rate_for(num_records)),
             relation=asked.relation,
         )
@@ -785,7 +869,11 @@ class InSteps(OfRecords):
     @property
     def plan_facts(self) -> dict[str, float]:
         plan = self.plan
-        return {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}
+        return {
+            "num_steps": plan.num_steps,
+            "rate": plan.rate,
+            "clipping_norm": plan.clipping.start,
+        }
 
     def plan_words(self, noun: str) -> str:
         plan = self.plan
@@ -798,7 +886,8 @@ class InSteps(OfRecords):
     def to_see(self) -> tuple[int | None, float]:
         """The number of parameters, and the noise that is left in the mean of all steps, in units of C.
 
-        All gradients together are at most N C long, which leaves N C / P for each of P parameters. C cancels out.
+        All gradients together are at most N C long, which leaves N C / P for each of P parameters.
+        C cancels out.
         """
         plan = self.plan
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
@@ -879,7 +968,9 @@ class TwinInSteps(InSteps):
         check_whole(data, self.made, self.odd_cells)
         table = dp.tables.read_table(data, schema, out_of_bounds=self.odd_cells)
         if schema.person is not None and schema.max_rows == 1:
-            table = table.filter(dp.tables.keep_one_row_a_person(table.column(schema.person), key=self.order))
+            table = table.filter(
+                dp.tables.keep_one_row_a_person(table.column(schema.person), key=self.order)
+            )
         levels = self.whole.encode(table, out_of_bounds=self.odd_cells, key=self.order)
         names = tuple(column.name for column in schema.columns)
         self.records = dp.tables.Records(x=levels, y=None, feature_names=names)
@@ -893,7 +984,8 @@ class TwinInSteps(InSteps):
             )
         if doubts is None or self.schema.max_rows == 1:
             return doubts
-        # 1,675 persons with up to 5 rows at ε = 1: three components pass, but predict nothing (AUC 0.50); counts do (0.76).
+        # 1,675 persons with up to 5 rows at ε = 1: three components pass, but predict nothing (AUC
+        # 0.50); counts do (0.76).
         counts = " With --by marginals a twin is fitted to noisy counts of rows, which keep relations of columns."
         return doubts[0], doubts[1] + counts
 
@@ -921,7 +1013,9 @@ class InSums(OfRecords):
     @classmethod
     def check(cls, asked: "Asked") -> None:
         if asked.by == cls.by and asked.distributed:
-            raise RefusedError(f"--distributed is for fits in steps, and --by {cls.by} takes none: add --by svi")
+            raise RefusedError(
+                f"--distributed is for fits in steps, and --by {cls.by} takes none: add --by svi"
+            )
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
@@ -1000,7 +1094,8 @@ class Moments(InSums):
     def to_see(self) -> tuple[int, float]:
         """The number of parameters, and the noise of the second release, the last one of products.
 
-        The sums of products of P - 1 features and a constant have eigenvalues of N / P on average at most.
+        The sums of products of P - 1 features and a constant have eigenvalues of N / P on average
+        at most.
         """
         return self.plan.num_features + 1, self.plan.stddevs[1]
 
@@ -1010,7 +1105,9 @@ class Moments(InSums):
         x, y = self.records.arrays
         # A row that the schema drops is NaN throughout.
         mask = ~np.isnan(y) if self.drops else None
-        return dp.moments.fit_moments(key, x, y, self.plan, mask=mask, weights=self.records.weights, **how)
+        return dp.moments.fit_moments(
+            key, x, y, self.plan, mask=mask, weights=self.records.weights, **how
+        )
 
 
 class Newton(InSums):
@@ -1039,7 +1136,9 @@ class Newton(InSums):
 
         A curvature is 1/4 at most, so N records show N / 4P of each of P coordinates.
         """
-        return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(self.plan.gradient_share)
+        return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(
+            self.plan.gradient_share
+        )
 
     def estimates(self) -> tuple[dict[str, float], str]:
         if self.asked.model != NEGATIVE_BINOMIAL:
@@ -1167,7 +1266,9 @@ class Counts(Method):
 
     def say_dry_run(self) -> None:
         columns = [column.name for column in self.schema.columns]
-        self._say_dry_run({"columns": columns}, cost=f", for noisy counts of these columns: {', '.join(columns)}")
+        self._say_dry_run(
+            {"columns": columns}, cost=f", for noisy counts of these columns: {', '.join(columns)}"
+        )
 
     def run(self) -> None:
         asked = self.asked
@@ -1185,20 +1286,28 @@ class Counts(Method):
             progress_bar=asked.progress_bar,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
-        self.statement = self.complete(released.statement).with_notes(*dp.marginals.not_counted(released.plan))
+        self.statement = self.complete(released.statement).with_notes(
+            *dp.marginals.not_counted(released.plan)
+        )
         self.released = dataclasses.replace(released, statement=self.statement)
 
     def keep(self, released: "dp.marginals.Marginals") -> None:
         """Keep what was counted so far, while pairs of columns are chosen: an interrupted fit goes on from it."""
         done = "The releases were made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        kept = dataclasses.replace(released, statement=self.complete(released.statement)).save(self.asked.out / COUNTS)
+        kept = dataclasses.replace(released, statement=self.complete(released.statement)).save(
+            self.asked.out / COUNTS
+        )
         spent(
-            f"what was counted is in {kept}, which discreet fit --model twin takes as --data, and spends nothing", done
+            f"what was counted is in {kept}, which discreet fit --model twin takes as --data, and spends nothing",
+            done,
         )
 
     def complete(self, statement: "dp.Statement") -> "dp.Statement":
-        notes = [dp.marginals.NO_SPREAD, *([dp.marginals.NOBODYS] if self.schema.max_rows > 1 else [])]
+        notes = [
+            dp.marginals.NO_SPREAD,
+            *([dp.marginals.NOBODYS] if self.schema.max_rows > 1 else []),
+        ]
         return super().complete(statement).with_notes(*notes)
 
     def write(self) -> None:
@@ -1235,7 +1344,9 @@ def fit_counts(
 ) -> "tuple[dp.models.MixtureOfProducts, dp.marginals.MarginalsResult]":
     """Fit a twin to noisy counts."""
     chosen = {"components": asked.components, "num_draws": asked.draws}
-    return dp.marginals.fit_twins(released, **{name: value for name, value in chosen.items() if value is not None})
+    return dp.marginals.fit_twins(
+        released, **{name: value for name, value in chosen.items() if value is not None}
+    )
 
 
 def fit_again(asked: "Asked") -> None:
@@ -1243,9 +1354,13 @@ def fit_again(asked: "Asked") -> None:
     data = asked.data
     out = asked.out
     if asked.distributed:
-        raise RefusedError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
+        raise RefusedError(
+            f"--distributed is for fits in steps, and {data} has noisy counts: leave it out"
+        )
     free = ("data", "model", "by", "components", "draws", "out", "overwrite", "as_json")
-    left_out = all(getattr(asked, x.name) == x.default for x in dataclasses.fields(asked) if x.name not in free)
+    left_out = all(
+        getattr(asked, x.name) == x.default for x in dataclasses.fields(asked) if x.name not in free
+    )
     if asked.model != TWIN or asked.by not in (None, Counts.by) or not left_out:
         raise ValueError(
             f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
@@ -1271,7 +1386,9 @@ def fit_again(asked: "Asked") -> None:
     say_twin(asked, "Fitted the noisy counts again", result.statement, files, nothing)
 
 
-def say_twin(asked: "Asked", what: str, statement: "dp.Statement", files: list[Path], budget: str) -> None:
+def say_twin(
+    asked: "Asked", what: str, statement: "dp.Statement", files: list[Path], budget: str
+) -> None:
     """Print the price of a twin, and its files."""
     if asked.as_json:
         say_json("fit", {"statement": statement.to_dict(), "files": files})

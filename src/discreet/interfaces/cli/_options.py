@@ -22,14 +22,21 @@ class ChosenModel:
     """A model and what it expects."""
 
     name: str
-    # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's
+    # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for
+    # the user's
     build: "Callable[[dp.tables.Schema], Any]"
-    target_kind: "dp.tables.Kind | None" = None  # The required kind of its target; None for the schema's
+    target_kind: "dp.tables.Kind | None" = (
+        None  # The required kind of its target; None for the schema's
+    )
     own: OwnModel | None = None
 
     def defaults(self, schema: "dp.tables.Schema") -> "dp.models.Defaults":
         """The settings of a fit that is given none."""
-        return dp.models.Defaults(None) if self.own is not None else dp.models.defaults_for(self.build(schema))
+        return (
+            dp.models.Defaults(None)
+            if self.own is not None
+            else dp.models.defaults_for(self.build(schema))
+        )
 
     @property
     def needs_target(self) -> bool:
@@ -49,7 +56,12 @@ REGRESSIONS = {
     "poisson": ("for a count", "COUNT"),
     NEGATIVE_BINOMIAL: ("for counts that scatter more", "COUNT"),
 }
-FAMILIES = {"logistic": "binary", MULTINOMIAL: "classes", "poisson": "counts", NEGATIVE_BINOMIAL: "counts"}
+FAMILIES = {
+    "logistic": "binary",
+    MULTINOMIAL: "classes",
+    "poisson": "counts",
+    NEGATIVE_BINOMIAL: "counts",
+}
 """The regressions that private Newton fits."""
 MODELS = {
     **{name: purpose for name, (purpose, _) in REGRESSIONS.items()},
@@ -63,16 +75,23 @@ def choose_model(
 ) -> ChosenModel:
     """A built-in model by name, or the user's: `FILE.py:FUNCTION`, or a text file. Runs the file.
 
-    For a factory, `words` is what --model-args says and `arguments` are other options that it may read.
+    For a factory, `words` is what --model-args says and `arguments` are other options that it may
+    read.
     """
     if components is not None and not 1 <= components <= MOST_COMPONENTS:
-        raise ValueError(f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say")
+        raise ValueError(
+            f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say"
+        )
     count = COMPONENTS if components is None else components
     text = name.endswith(".txt")
     if components is not None and name != TWIN and not text:
-        raise ValueError(f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out")
+        raise ValueError(
+            f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out"
+        )
     if name == TWIN:
-        return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count))
+        return ChosenModel(
+            name, lambda schema: dp.models.MixtureOfProducts(schema, components=count)
+        )
     if name in REGRESSIONS:
         _, kind = REGRESSIONS[name]
         return ChosenModel(name, functools.partial(_regression, name), dp.tables.Kind[kind])
@@ -82,7 +101,9 @@ def choose_model(
             f"the model {name!r} is not known{f', {meant}' if meant else ':'} choose {', '.join(MODELS)}, "
             "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
-    own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
+    own = choose_own(
+        name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments
+    )
     return ChosenModel(name, lambda schema: None, own=own)
 
 
@@ -144,7 +165,10 @@ Delta = Annotated[
 ]
 PrivateBounds = Annotated[
     bool,
-    _budget("--private-bounds", help="Buy the bounds that --bounds does not state: a noisy release spends --epsilon."),
+    _budget(
+        "--private-bounds",
+        help="Buy the bounds that --bounds does not state: a noisy release spends --epsilon.",
+    ),
 ]
 PrivateCategories = Annotated[
     bool,
@@ -180,7 +204,10 @@ Sampling = Annotated[
 ]
 Rate = Annotated[float | None, _method(help="Probability that a record enters a batch (poisson).")]
 BatchSize = Annotated[
-    int | None, _method("--batch-size", "--batch", help="Records in a batch; with poisson, the expected number.")
+    int | None,
+    _method(
+        "--batch-size", "--batch", help="Records in a batch; with poisson, the expected number."
+    ),
 ]
 RelationOption = Annotated[
     RelationName | None,
@@ -192,11 +219,15 @@ RelationOption = Annotated[
     ),
 ]
 Steps = Annotated[int | None, _method(max=MOST_STEPS, metavar="<int>", help="Number of steps.")]
-AsJson = Annotated[bool, _output("--json", help="Print one JSON document instead of text, and no progress bar.")]
+AsJson = Annotated[
+    bool, _output("--json", help="Print one JSON document instead of text, and no progress bar.")
+]
 Out = Annotated[Path, _output(help="Folder for the results.")]
 Seed = Annotated[
     int | None,
-    _not_private("--non-private-seed", "--seed", help="Make the run reproducible and NOT PRIVATE; for tests."),
+    _not_private(
+        "--non-private-seed", "--seed", help="Make the run reproducible and NOT PRIVATE; for tests."
+    ),
 ]
 Overwrite = Annotated[bool, _output("--overwrite", help="Replace the results of an earlier fit.")]
 FitDryRun = Annotated[
@@ -260,7 +291,10 @@ Family = Annotated[
 ]
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
-    str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
+    str | None,
+    _table(
+        help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used."
+    ),
 ]
 Person = Annotated[
     str | None,
@@ -280,7 +314,10 @@ Weight = Annotated[
 ]
 SchemaFile = Annotated[
     Path | None,
-    _table("--schema", help="A TOML file with bounds, categories and more: discreet schema init writes a template."),
+    _table(
+        "--schema",
+        help="A TOML file with bounds, categories and more: discreet schema init writes a template.",
+    ),
 ]
 OutOfBoundsRule = Annotated[
     OutOfBoundsName,
@@ -296,9 +333,14 @@ Raw = Annotated[
         "Default: numbers scaled to [-1, 1], a column for each category and for missing cells.",
     ),
 ]
-ModelArgs = Annotated[str | None, _table(help="For a model_factory: the words that it gets, in quotes: '--prior 2'.")]
+ModelArgs = Annotated[
+    str | None, _table(help="For a model_factory: the words that it gets, in quotes: '--prior 2'.")
+]
 NonPrivateBounds = Annotated[
-    bool, _not_private("--non-private-bounds", help="Take missing bounds from the data. The result is NOT PRIVATE.")
+    bool,
+    _not_private(
+        "--non-private-bounds", help="Take missing bounds from the data. The result is NOT PRIVATE."
+    ),
 ]
 FitSteps = Annotated[
     int | None,
@@ -310,7 +352,10 @@ FitSteps = Annotated[
     ),
 ]
 Components = Annotated[
-    int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals.")
+    int | None,
+    _method(
+        help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals."
+    ),
 ]
 Clip = Annotated[
     str | None,
@@ -352,7 +397,9 @@ Choices = Annotated[
         "them and those with the target.",
     ),
 ]
-LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
+LearningRate = Annotated[
+    float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")
+]
 NumRecords = Annotated[
     int | None,
     _table(
@@ -368,9 +415,14 @@ DrawCount = Annotated[
     ),
 ]
 Dataset = Annotated[
-    str, _output("--dataset", help="Name of the table in statement and page. Default: the name of its file.")
+    str,
+    _output(
+        "--dataset", help="Name of the table in statement and page. Default: the name of its file."
+    ),
 ]
-Contact = Annotated[str, _output("--contact", help="Who answers questions on the fit: a name or an address.")]
+Contact = Annotated[
+    str, _output("--contact", help="Who answers questions on the fit: a name or an address.")
+]
 LedgerFile = Annotated[
     Path | None,
     _budget(
@@ -395,10 +447,15 @@ Distributed = Annotated[
     ),
 ]
 Coordinator = Annotated[
-    str | None, _processes("--coordinator", metavar="HOST:PORT", help="Where process 0 listens; the same in all.")
+    str | None,
+    _processes(
+        "--coordinator", metavar="HOST:PORT", help="Where process 0 listens; the same in all."
+    ),
 ]
 NumProcesses = Annotated[int | None, _processes("--processes", help="Number of processes.")]
-ProcessId = Annotated[int | None, _processes("--process-id", help="Number of this process, from 0.")]
+ProcessId = Annotated[
+    int | None, _processes("--process-id", help="Number of this process, from 0.")
+]
 
 # Used by describe only.
 Pairs = Annotated[
@@ -439,14 +496,22 @@ AllPairs = Annotated[bool, _table("--all-pairs", help="Two-way tables of all pai
 Level = Annotated[float, _method(help="Probability with which each interval holds.")]
 Slices = Annotated[
     int,
-    _method(help="Most slices of a column of numbers. More make quantiles sharper, until noise outweighs."),
+    _method(
+        help="Most slices of a column of numbers. More make quantiles sharper, until noise outweighs."
+    ),
 ]
 DescribedRecords = Annotated[
-    int | None, _budget("--num-records", help="A public figure for the number of records, for the default of --delta.")
+    int | None,
+    _budget(
+        "--num-records",
+        help="A public figure for the number of records, for the default of --delta.",
+    ),
 ]
 
 
-def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "dp.sampling.Sampling":
+def sampling_of(
+    name: str, *, rate: float | None, batch_size: int | None, num_records: int
+) -> "dp.sampling.Sampling":
     """The sampler that the options describe."""
     samplers = {x.option: x for x in dp.sampling.SAMPLERS}
     if name not in samplers:
@@ -461,7 +526,9 @@ def clipping_of(text: str) -> "float | dp.AdaptiveClipping":
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"--clip is {text!r}: give a number, for example 1.0, or adaptive") from None
+        raise ValueError(
+            f"--clip is {text!r}: give a number, for example 1.0, or adaptive"
+        ) from None
 
 
 def tenth_of_cap(ledger: Path) -> float:
@@ -476,9 +543,12 @@ OF_PRIVATE = 100_000
 def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
     """The default δ of all commands: by a public number of records (None: it is private), at most a tenth of the ledger's cap.
 
-    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was charged as 1.32.
+    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was
+    charged as 1.32.
     """
-    usual = dp.accounting.suggest(num_records=OF_PRIVATE if num_records is None else num_records).delta
+    usual = dp.accounting.suggest(
+        num_records=OF_PRIVATE if num_records is None else num_records
+    ).delta
     return usual if ledger is None else min(usual, tenth_of_cap(ledger))
 
 
@@ -515,7 +585,9 @@ def plan_of(
     )
 
 
-def relation_of(name: RelationName | None, sampling: "dp.sampling.Sampling | None" = None) -> "dp.Relation":
+def relation_of(
+    name: RelationName | None, sampling: "dp.sampling.Sampling | None" = None
+) -> "dp.Relation":
     """The neighbouring relation; by default one with sound accounting for the sampler, else adding or removing one."""
     if name is not None:
         return dp.Relation[name.name]
@@ -540,7 +612,9 @@ def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
             f'"drop" for it {dp.tables.SCHEMA_FILE}'
         )
     else:
-        ways.append(f"describe it as kind {model.target_kind}, if its values are such, {dp.tables.SCHEMA_FILE}")
+        ways.append(
+            f"describe it as kind {model.target_kind}, if its values are such, {dp.tables.SCHEMA_FILE}"
+        )
     return (
         f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as {column.kind}: "
         f"{', or '.join(ways)}"
@@ -564,9 +638,13 @@ def schema_of(
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
     if person is not None and bounds is None:
-        raise ValueError("--person is for --bounds: write person in the schema file, and leave the option out")
+        raise ValueError(
+            "--person is for --bounds: write person in the schema file, and leave the option out"
+        )
     if weight is not None and bounds is None:
-        raise ValueError("--weight is for --bounds: write weight in the schema file, and leave the option out")
+        raise ValueError(
+            "--weight is for --bounds: write weight in the schema file, and leave the option out"
+        )
     predicts = predicts and model.needs_target
     if predicts and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
@@ -586,7 +664,9 @@ def schema_of(
             )
         public = made.schema
     if non_private_bounds and data is not None:
-        public = dp.tables.infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
+        public = dp.tables.infer_columns_non_private(
+            data, public, target=target, target_kind=model.target_kind
+        )
     if public is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds, or in a file with --schema "
@@ -594,7 +674,13 @@ def schema_of(
         )
     column = public.target_column
     if predicts and column is None:
-        raise ValueError(f"the model {model.name} predicts a column: name it with --target, or as target in the schema")
-    if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
+        raise ValueError(
+            f"the model {model.name} predicts a column: name it with --target, or as target in the schema"
+        )
+    if (
+        column is not None
+        and model.target_kind is not None
+        and column.kind is not model.target_kind
+    ):
         raise ValueError(_wrong_kind(model, column))
     return public

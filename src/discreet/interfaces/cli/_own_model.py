@@ -1,13 +1,15 @@
 """Models that users bring: a NumPyro program in a Python file, or a text file with a distribution for each column.
 
-`choose` reads the file before any data are read, `OwnModel.prepare` makes the model once the public schema is known (a
-`model_factory` and a text file need it), and the fit writes `settings_text` beside its posterior. That is all that synthetic
-twins need: `read_own_fit` takes the posterior draws from posterior.npz and the public facts from model.json, and
-`Prepared.draw` runs the program again without records. No program is kept with a fit, because whoever can write to the
-folder could then have theirs executed: the user names the file again.
+`choose` reads the file before any data are read, `OwnModel.prepare` makes the model once the public
+schema is known (a `model_factory` and a text file need it), and the fit writes `settings_text`
+beside its posterior. That is all that synthetic twins need: `read_own_fit` takes the posterior
+draws from posterior.npz and the public facts from model.json, and `Prepared.draw` runs the program
+again without records. No program is kept with a fit, because whoever can write to the folder could
+then have theirs executed: the user names the file again.
 
-The program's contract is twinify's: `model(x=None)` returns the row that it samples. A `preprocess` is called with one row at a
-time, so that a record's numbers depend on its own cells; errors in it are shown without their message, which may quote a cell.
+The program's contract is twinify's: `model(x=None)` returns the row that it samples. A `preprocess`
+is called with one row at a time, so that a record's numbers depend on its own cells; errors in it
+are shown without their message, which may quote a cell.
 """
 
 import argparse
@@ -84,19 +86,29 @@ class OwnModel:
                 ) from error
             function, guide = made if isinstance(made, tuple) and len(made) == 2 else (made, guide)
             if not callable(function) or not (guide is None or callable(guide)):
-                kinds = ", ".join(type(x).__name__ for x in (made if isinstance(made, tuple) else (made,)))
-                raise ValueError(f"{self.name} returned {kinds}: let it return a model, or (model, guide)")
-        return Prepared(self, schema, function, guide, raw=raw or hasattr(self.module, "preprocess"))
+                kinds = ", ".join(
+                    type(x).__name__ for x in (made if isinstance(made, tuple) else (made,))
+                )
+                raise ValueError(
+                    f"{self.name} returned {kinds}: let it return a model, or (model, guide)"
+                )
+        return Prepared(
+            self, schema, function, guide, raw=raw or hasattr(self.module, "preprocess")
+        )
 
 
 def choose(name: str, **settings: Any) -> OwnModel:
     """The model in a file: `FILE.py:FUNCTION`, `FILE.py` (its `model` or `model_factory`), or a text file. Runs a Python file."""
-    file, _, attribute = name.rpartition(":") if name.rpartition(":")[0].endswith(".py") else (name, "", "")
+    file, _, attribute = (
+        name.rpartition(":") if name.rpartition(":")[0].endswith(".py") else (name, "", "")
+    )
     path = Path(file)
     if path.suffix != ".py":
         return OwnModel(name, path, None, None, **settings)
     module = run_file(path, "model file")
-    function = getattr(module, attribute or "model", None if attribute else getattr(module, FACTORY, None))
+    function = getattr(
+        module, attribute or "model", None if attribute else getattr(module, FACTORY, None)
+    )
     if not callable(function):
         raise ValueError(
             f"{path} has no function {attribute or 'model or ' + FACTORY}: name the model function after a colon"
@@ -111,7 +123,9 @@ def run_file(path: Path, what: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         hint = f". To read a statement: discreet explain {path}" if path.suffix == ".json" else ""
-        raise ValueError(f"the {what} {path} is no Python program: give a file that ends in .py{hint}")
+        raise ValueError(
+            f"the {what} {path} is no Python program: give a file that ends in .py{hint}"
+        )
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -140,7 +154,9 @@ class Prepared:
     function: Callable[..., Any]
     guide: Callable[..., Any] | None  # The user's guide; None for the default
     raw: bool  # True if x has the columns of the schema in their own units, with NaN for missing cells
-    seen: tuple[str, ...] | None = None  # Names of the columns that `preprocess` returns, once it has been called
+    seen: tuple[str, ...] | None = (
+        None  # Names of the columns that `preprocess` returns, once it has been called
+    )
 
     @property
     def of_columns(self) -> bool:
@@ -158,39 +174,56 @@ class Prepared:
     @property
     def draws_rows(self) -> bool:
         """True if the program may draw rows: it can be called without records, or has a `draw`."""
-        parameters = inspect.signature(self.function).parameters.values() if callable(self.function) else ()
-        optional = all(x.default is not x.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD) for x in parameters)
+        parameters = (
+            inspect.signature(self.function).parameters.values() if callable(self.function) else ()
+        )
+        optional = all(
+            x.default is not x.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD)
+            for x in parameters
+        )
         return optional or hasattr(self.own.module, "draw")
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of x, then of y."""
-        names = self.seen or tuple(name for name, _ in dp.tables.describe_features(self.schema, raw=self.raw))
+        names = self.seen or tuple(
+            name for name, _ in dp.tables.describe_features(self.schema, raw=self.raw)
+        )
         return names if self.schema.target is None else (*names, self.schema.target)
 
     def say_features(self) -> None:
         """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
         target = self.schema.target_column
         if self.preprocesses:
-            say(f"preprocess of {self.own.path} makes the columns of x. It gets one row at a time, with these columns:")
+            say(
+                f"preprocess of {self.own.path} makes the columns of x. It gets one row at a time, with these columns:"
+            )
         elif self.of_columns:
             say("The model gets a dict named columns. Its arrays, by name:")
         else:
-            say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
+            say(
+                f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:"
+            )
         if self.schema.max_rows > 1:
             say(
                 f"Arrays have an axis of {self.schema.max_rows} rows after that of persons; mask, the last argument, says which "
                 "exist."
             )
         named = self.of_columns or self.preprocesses
-        for place, (name, meaning) in enumerate(dp.tables.describe_features(self.schema, raw=self.raw)):
-            say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")
+        for place, (name, meaning) in enumerate(
+            dp.tables.describe_features(self.schema, raw=self.raw)
+        ):
+            say_lines(
+                f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}"
+            )
         if target is not None:
             scaled = target.kind.has_bounds and target.kind != "count" and not self.raw
             meaning = target.rule() + (", scaled to -1 to 1" if scaled else "")
             say_lines(f"  {repr(target.name) if named else 'y'}: {target.name}, {meaning}")
         if not self.raw:
-            say("With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing.")
+            say(
+                "With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing."
+            )
         say()
 
     def explain(self, error: Exception) -> Exception:
@@ -198,29 +231,38 @@ class Prepared:
         from discreet._jax import users_file
 
         files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-        ours = max(i for i, name in enumerate(files) if name.startswith(str(Path(dp.__file__).parent)))
+        ours = max(
+            i for i, name in enumerate(files) if name.startswith(str(Path(dp.__file__).parent))
+        )
         inside = any(map(users_file, files[ours + 1 :]))
         if ours == len(files) - 1 or not (inside or isinstance(error, ValueError | TypeError)):
             return error
         how = failure(error) if inside else f"with {type(error).__name__}: {error}"
-        return ValueError(f"{self.own.name} fails {how.rstrip('.')}. x has the columns {', '.join(self.columns)}")
+        return ValueError(
+            f"{self.own.name} fails {how.rstrip('.')}. x has the columns {', '.join(self.columns)}"
+        )
 
     def preprocessed(self, table: "pyarrow.Table") -> "dp.tables.Records":
         """Call the user's `preprocess` for each row by itself, of a table as `decode` gives it.
 
-        Guarantee: as far as the user's function keeps nothing from one call to the next, a record depends on its own row only.
+        Guarantee: as far as the user's function keeps nothing from one call to the next, a record
+        depends on its own row only.
         """
         import numpy as np
         import pandas as pd
 
         if self.schema.target is not None:
-            raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: omit the target")
+            raise ValueError(
+                f"{self.own.path} has a preprocess, which gets all columns: omit the target"
+            )
         assert self.own.module is not None
         rows = []
         names = None
         for row in table.to_pylist():
             # A frame of this row alone: its types and categories depend on no other row.
-            frame = pd.DataFrame([{name: math.nan if cell is None else cell for name, cell in row.items()}])
+            frame = pd.DataFrame(
+                [{name: math.nan if cell is None else cell for name, cell in row.items()}]
+            )
             try:
                 found: Any = self.own.module.preprocess(frame)
                 found = found.to_frame() if isinstance(found, pd.Series) else found
@@ -241,14 +283,20 @@ class Prepared:
             rows.append(numbers)
         x = np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
         if not x.size:
-            raise ValueError(f"preprocess of {self.own.path} left no rows or no columns: there is nothing to fit")
+            raise ValueError(
+                f"preprocess of {self.own.path} left no rows or no columns: there is nothing to fit"
+            )
         return dp.tables.Records(x=x, y=None, feature_names=names or ())
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator") -> "pyarrow.Table":
+    def draw(
+        self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator"
+    ) -> "pyarrow.Table":
         """A table of `num_records` rows, as `discreet.synthetic` asks for it."""
         return self.draw_several([(latents, num_records)], rng)
 
-    def draw_several(self, parts: "list[tuple[Mapping[str, Any], int]]", rng: "np.random.Generator") -> "pyarrow.Table":
+    def draw_several(
+        self, parts: "list[tuple[Mapping[str, Any], int]]", rng: "np.random.Generator"
+    ) -> "pyarrow.Table":
         """A table of rows from several posterior draws, each with its number of rows: one call of the program for all."""
         import jax
         import numpy as np
@@ -267,12 +315,17 @@ class Prepared:
             else:
                 which = np.repeat(np.arange(len(parts)), [num_records for _, num_records in parts])
                 keys = jax.random.split(jax.random.key(int(rng.integers(2**63))), len(which))
-                latents = {name: np.stack([values[name] for values, _ in parts]) for name in parts[0][0]}
+                latents = {
+                    name: np.stack([values[name] for values, _ in parts]) for name in parts[0][0]
+                }
                 x = np.asarray(self._rows(latents, which, keys), np.float64)
                 if postprocess is None and self.seen is None:
                     width = len(self.columns) - (schema.target is not None)
                     return dp.tables.decode(
-                        x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw
+                        x[:, :width],
+                        schema,
+                        x[:, width] if width < x.shape[1] else None,
+                        raw=self.raw,
                     )
                 frame = pd.DataFrame(x, columns=list(self.columns))
                 if postprocess is not None:
@@ -283,14 +336,24 @@ class Prepared:
         names = getattr(frame, "columns", ())
         wanted = [column.name for column in schema.columns]
         if not isinstance(frame, pd.DataFrame) or {*names} != {*wanted}:
-            made = f"columns {', '.join(map(str, names))}" if isinstance(frame, pd.DataFrame) else type(frame).__name__
-            remedy = "write a postprocess" if maker == "preprocess" else f"let {maker} return a data frame"
+            made = (
+                f"columns {', '.join(map(str, names))}"
+                if isinstance(frame, pd.DataFrame)
+                else type(frame).__name__
+            )
+            remedy = (
+                "write a postprocess"
+                if maker == "preprocess"
+                else f"let {maker} return a data frame"
+            )
             raise ValueError(
                 f"{maker} of {self.own.path} returned {made}, and the schema has the columns {', '.join(wanted)}: {remedy} with "
                 "these columns"
             )
         features = dataclasses.replace(schema.without_person(), target=None)
-        checked = dp.tables.encode(dp.tables.read_table(frame, features), features, out_of_bounds="clip", raw=True)
+        checked = dp.tables.encode(
+            dp.tables.read_table(frame, features), features, out_of_bounds="clip", raw=True
+        )
         return dp.tables.decode(checked.x, features, raw=True)
 
     def check(self, draws: Mapping[str, Any]) -> None:
@@ -312,7 +375,9 @@ class Prepared:
                 "return numpyro.sample('x', ..., obs=x)"
             ) from error
         sites = {name: np.shape(site["value"]) for name, site in found.items()}
-        if wrong := [name for name, values in draws.items() if sites.get(name) != np.shape(values)[1:]]:
+        if wrong := [
+            name for name, values in draws.items() if sites.get(name) != np.shape(values)[1:]
+        ]:
             raise ValueError(
                 f"{self.own.name} is not the model of this fit: the posterior has a latent {wrong[0]} of shape "
                 f"{np.shape(draws[wrong[0]])[1:]}, and the model {sites.get(wrong[0], 'has none')}: name the model that was "
@@ -330,7 +395,9 @@ class Prepared:
 
         def one(draws: dict[str, Any], which: Any, key: "PRNGKeyArray") -> Any:
             latents = {name: values[which] for name, values in draws.items()}
-            return self._as_row(handlers.seed(handlers.substitute(self.function, data=latents), key)(*self._none))
+            return self._as_row(
+                handlers.seed(handlers.substitute(self.function, data=latents), key)(*self._none)
+            )
 
         return jax.jit(jax.vmap(one, (None, 0, 0)))
 
@@ -406,7 +473,9 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         if facts["format"] != FORMAT:
             raise ValueError
         schema = dp.tables.schema_from_dict(tomllib.loads(facts["schema"]))
-        statement = dp.report.statement_from_dict(json.loads((folder / "statement.json").read_text(encoding="utf-8")))
+        statement = dp.report.statement_from_dict(
+            json.loads((folder / "statement.json").read_text(encoding="utf-8"))
+        )
         with np.load(folder / "posterior.npz", allow_pickle=False) as file:
             draws = {latent: file[latent] for latent in file.files}
         fitted = str(facts["model"])
@@ -415,7 +484,15 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         raw = bool(facts["raw"])
         components = int(facts["components"])
         seen = None if facts["seen"] is None else tuple(map(str, facts["seen"]))
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError, LookupError, TypeError, RecursionError):
+    except (
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ):
         raise ValueError(
             f"{folder}: {FILE}, statement.json or posterior.npz is damaged: restore what the fit wrote"
         ) from None
@@ -425,9 +502,13 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         )
     own = choose(name, words=words, arguments=arguments, components=components)
     if _digest(own.path) != facts["sha256"]:
-        say_error(f"{own.path} was changed since the fit: the twins are right only if the model is the same.")
+        say_error(
+            f"{own.path} was changed since the fit: the twins are right only if the model is the same."
+        )
     if not draws or not all(np.isfinite(values).all() for values in draws.values()):
-        raise ValueError(f"The fit in {folder} failed: its posterior is not finite, so no twin can be drawn")
+        raise ValueError(
+            f"The fit in {folder} failed: its posterior is not finite, so no twin can be drawn"
+        )
     model = dataclasses.replace(own.prepare(schema, raw=raw), seen=seen)
     model.check(draws)
     return OwnFit(statement, model, draws)
@@ -437,4 +518,6 @@ def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise ValueError(f"the model file {path} cannot be read ({error.strerror}): check the path") from None
+        raise ValueError(
+            f"the model file {path} cannot be read ({error.strerror}): check the path"
+        ) from None

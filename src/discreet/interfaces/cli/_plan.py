@@ -28,7 +28,10 @@ from discreet.interfaces.cli._terminal import (
 @refusing
 def plan(
     num_records: Annotated[
-        int, typer.Option(help="Public number of records of the table, or of persons if the schema names them.")
+        int,
+        typer.Option(
+            help="Public number of records of the table, or of persons if the schema names them."
+        ),
     ],
     model: options.ModelToPlan = None,
     epsilon: options.Epsilon = None,
@@ -51,36 +54,60 @@ def plan(
     ] = None,
     kept: Annotated[
         float | None,
-        typer.Option(help='If the schema has missing = "drop": a public guess of the share of records that are kept.'),
+        typer.Option(
+            help='If the schema has missing = "drop": a public guess of the share of records that are kept.'
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the invented tables; nothing here is secret.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the invented tables; nothing here is secret.")
+    ] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a fit is good for at several ε, or the ε that a description needs. Reads no data and spends nothing.
 
-    `discreet plan --model logistic --bounds "age=17:90,smoker=no|yes" --target smoker --num-records 3000 --epsilon 1`
+    `discreet plan --model logistic --bounds "age=17:90,smoker=no|yes" --target smoker --num-records
+    3000 --epsilon 1`
 
-    `discreet plan --model mine.py:model --schema schema.toml --num-records 3000 --epsilon 1 --plot plan.png`
+    `discreet plan --model mine.py:model --schema schema.toml --num-records 3000 --epsilon 1 --plot
+    plan.png`
 
     `discreet plan --width age=0.5 --schema schema.toml --num-records 3000`
 
-    A fit: draws tables within the public bounds and fits them as `discreet fit` would. For several ε it prints how large the
-    noise is, how many coefficients can be learned, how often the intervals hold the truth, how well the fit predicts beside the
-    truth, what it may be used for, and the least ε that is enough. Ctrl-C ends with the ε so far.
+    A fit: draws tables within the public bounds and fits them as `discreet fit` would. For several
+    ε it prints how large the noise is, how many coefficients can be learned, how often the
+    intervals hold the truth, how well the fit predicts beside the truth, what it may be used for,
+    and the least ε that is enough. Ctrl-C ends with the ε so far.
 
-    A description (--width): from public numbers alone, the least ε with which the interval of a mean or share is narrow enough.
-    With --by that is of groups, and --num-records those of the smallest one.
+    A description (--width): from public numbers alone, the least ε with which the interval of a
+    mean or share is narrow enough. With --by that is of groups, and --num-records those of the
+    smallest one.
     """
     if width:
-        of_fits = {"--model": model, "--epsilon": epsilon, "--share": share, "--kept": kept, "--plot": plot}
+        of_fits = {
+            "--model": model,
+            "--epsilon": epsilon,
+            "--share": share,
+            "--kept": kept,
+            "--plot": plot,
+        }
         if given := [name for name, value in of_fits.items() if value is not None]:
-            raise ValueError(f"--width finds the ε of discreet describe: leave {', '.join(given)} out")
-        described = options.schema_of(None, choose_model(TWIN), target, bounds, schema, non_private_bounds=False)
-        _say_widths(described, width, mean, num_records, delta, as_json, by=by, pairs=pair, level=level)
+            raise ValueError(
+                f"--width finds the ε of discreet describe: leave {', '.join(given)} out"
+            )
+        described = options.schema_of(
+            None, choose_model(TWIN), target, bounds, schema, non_private_bounds=False
+        )
+        _say_widths(
+            described, width, mean, num_records, delta, as_json, by=by, pairs=pair, level=level
+        )
         return
-    if of_figures := [name for name, value in (("--mean", mean), ("--by", by), ("--pair", pair)) if value]:
+    if of_figures := [
+        name for name, value in (("--mean", mean), ("--by", by), ("--pair", pair)) if value
+    ]:
         raise ValueError(f"{', '.join(of_figures)}: for a description, give --width, too")
     if model is None or epsilon is None:
         raise ValueError("give --model and --epsilon for a fit, or --width for a description")
@@ -93,7 +120,8 @@ def plan(
     described = options.schema_of(None, chosen, target, bounds, schema, non_private_bounds=False)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
-    # A fit to noisy counts releases the number of records, so its default δ does not follow from it.
+    # A fit to noisy counts releases the number of records, so its default δ does not follow from
+    # it.
     counts = chosen.name == TWIN and dp.marginals.counts_suffice(described)
     found = dp.planning.dry_run(
         fitted,
@@ -158,7 +186,9 @@ def _say_widths(
         say_json("widths", facts)
         return
     whose = "each group" if keys else "a table"
-    say(f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe (--epsilon {epsilon:g} --delta {delta:g}).")
+    say(
+        f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe (--epsilon {epsilon:g} --delta {delta:g})."
+    )
     say(width_words(found, schema, f"{whose} of {num_records:,} records", level))
 
 
@@ -170,14 +200,22 @@ def _numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
         try:
             found[name.strip()] = float(number)
         except ValueError:
-            raise ValueError(f"{option} is {text!r}: give a column and a number, as in {option} age=0.5") from None
+            raise ValueError(
+                f"{option} is {text!r}: give a column and a number, as in {option} age=0.5"
+            ) from None
     return found
 
 
-def _what(chosen: options.ChosenModel, schema: "dp.tables.Schema") -> tuple[Any, "dp.tables.Schema | None", Any]:
+def _what(
+    chosen: options.ChosenModel, schema: "dp.tables.Schema"
+) -> tuple[Any, "dp.tables.Schema | None", Any]:
     """What `dry_run` fits, the schema that it needs beside, and a guide of one's own."""
     if chosen.own is None:
-        return (chosen.build(schema), None, None) if chosen.name == TWIN else (chosen.name, schema, None)
+        return (
+            (chosen.build(schema), None, None)
+            if chosen.name == TWIN
+            else (chosen.name, schema, None)
+        )
     own = chosen.own.prepare(schema)
     if own.of_columns or own.raw:
         takes = "a dict of columns" if own.of_columns else "raw columns"

@@ -142,7 +142,13 @@ def buy(asked: Purchase) -> "tuple[PrivateSchema, list[Path]]":
         missing_values=wanted.missing_values,
         relation=options.relation_of(asked.relation),
     )
-    warn(options.of_person(plan.as_read(kinds), wanted.person), asked.seed, asked.ledger, asked.table, by_bounds=True)
+    warn(
+        options.of_person(plan.as_read(kinds), wanted.person),
+        asked.seed,
+        asked.ledger,
+        asked.table,
+        by_bounds=True,
+    )
     keep_compiled_programs(settings.compilation_cache)
     with folder_for_results(asked.out.parent, room=2**20):
         found = dp.private_schema.private_schema(
@@ -192,16 +198,23 @@ def say_bought(found: "PrivateSchema", asked: Purchase, files: list[Path]) -> No
 
 
 def _columns(
-    only: Sequence[str], names: Sequence[str], others: Collection[str | None], kinds: "dict[str, dp.tables.Kind]"
+    only: Sequence[str],
+    names: Sequence[str],
+    others: Collection[str | None],
+    kinds: "dict[str, dp.tables.Kind]",
 ) -> list[str]:
     """The columns whose bounds are bought: those that are named, or all that may hold numbers."""
     for name in only:
         if name not in names:
             raise ValueError(_absent(name, "--column", names))
         if name in others:
-            raise ValueError(f"--column names {name!r}, which --bounds or --person names, too: leave it out of one")
+            raise ValueError(
+                f"--column names {name!r}, which --bounds or --person names, too: leave it out of one"
+            )
     without = (dp.tables.Kind.DATE, dp.tables.Kind.BINARY)
-    chosen = only or [name for name in names if name not in others and kinds.get(name) not in without]
+    chosen = only or [
+        name for name in names if name not in others and kinds.get(name) not in without
+    ]
     if not chosen:
         raise ValueError("no column is left whose bounds are not known: there is nothing to buy")
     return list(chosen)
@@ -212,7 +225,9 @@ def _absent(name: str, option: str, names: Sequence[str]) -> str:
 
 
 def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
-    about = found.statement.about.replace(", for a schema", f" of “{asked.table.name}”, for a schema")
+    about = found.statement.about.replace(
+        ", for a schema", f" of “{asked.table.name}”, for a schema"
+    )
     statement = dataclasses.replace(found.statement, about=about)
     if asked.wanted.person == dp.tables.EACH_ROW:
         statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
@@ -222,18 +237,26 @@ def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
 def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.Kind]") -> str:
     """The schema file: with columns left blank that are neither known nor were found."""
     wanted = asked.wanted
-    schema = options.of_person(found.schema(asked.statement_file.name, wanted.target), wanted.person)
+    schema = options.of_person(
+        found.schema(asked.statement_file.name, wanted.target), wanted.person
+    )
     schema = dataclasses.replace(
-        schema, columns=tuple(_as_known(column, wanted.numbers.get(column.name)) for column in schema.columns)
+        schema,
+        columns=tuple(
+            _as_known(column, wanted.numbers.get(column.name)) for column in schema.columns
+        ),
     )
     described = {column.name: column for column in schema.columns}
     order = dp.tables.column_names(asked.table, wanted.csv)
     in_order = sorted(
-        schema.columns, key=lambda column: order.index(column.name) if column.name in order else len(order)
+        schema.columns,
+        key=lambda column: order.index(column.name) if column.name in order else len(order),
     )
     parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
     if wanted.known is not None:
-        parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")}
+        parts |= {
+            name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")
+        }
         if schema.bought is not None:
             # What is done with the schema says the cost of all purchases.
             parts["bought"] = schema.bought.and_before(wanted.known.bought)
@@ -251,7 +274,8 @@ def _as_known(column: "dp.tables.Column", known: "dp.tables.Column | None") -> "
     low, high = column.limits
     step = 1 if known.kind is dp.tables.Kind.COUNT else known.step
     if step is not None:
-        # Steps are counted from the lower bound: from one that is no multiple, each value would be moved.
+        # Steps are counted from the lower bound: from one that is no multiple, each value would be
+        # moved.
         whole = Decimal(repr(step))
         low = float(math.floor(low / step) * whole)
         high = float(math.ceil(high / step) * whole)
@@ -260,5 +284,10 @@ def _as_known(column: "dp.tables.Column", known: "dp.tables.Column | None") -> "
         high = max(1, int(high))
     missing = known.missing if known.may_be_missing else column.missing
     return dataclasses.replace(
-        column, kind=known.kind, bounds=(low, high), unit=known.unit, step=known.step, missing=missing
+        column,
+        kind=known.kind,
+        bounds=(low, high),
+        unit=known.unit,
+        step=known.step,
+        missing=missing,
     )

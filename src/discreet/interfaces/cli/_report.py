@@ -47,9 +47,13 @@ FILES = (
 def write_statement(out: Path, statement: "dp.Statement") -> list[Path]:
     """Write the statement into a folder, after removing what an earlier fit left there; returns the files."""
     for name in FILES[1:]:
-        # Beside the new statement they would pass for what it covers, if the rest cannot be written.
+        # Beside the new statement they would pass for what it covers, if the rest cannot be
+        # written.
         (out / name).unlink(missing_ok=True)
-    return [write_file(out / FILES[0], statement.to_json()), write_file(out / FILES[1], str(statement))]
+    return [
+        write_file(out / FILES[0], statement.to_json()),
+        write_file(out / FILES[1], str(statement)),
+    ]
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -67,8 +71,8 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
 def relative(samples: Mapping[str, np.ndarray], contrasts: np.ndarray) -> dict[str, np.ndarray]:
     """Draws of a regression with the weights of one column's categories relative to their mean, which the intercept gets.
 
-    These weights and the intercept can be shifted against each other without any effect on the predictions. `contrasts` is the
-    matrix of `dp.models.contrasts`.
+    These weights and the intercept can be shifted against each other without any effect on the
+    predictions. `contrasts` is the matrix of `dp.models.contrasts`.
     """
     import numpy as np
 
@@ -87,8 +91,9 @@ def summarise(
 ) -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
-    Without an `estimate` of the first coordinates, which stands beside the mean of draws that include the noise, there is a
-    mean alone; of sites in `point_only` always. `classes` are the categories of a multinomial target.
+    Without an `estimate` of the first coordinates, which stands beside the mean of draws that
+    include the noise, there is a mean alone; of sites in `point_only` always. `classes` are the
+    categories of a multinomial target.
     """
     import numpy as np
 
@@ -97,7 +102,9 @@ def summarise(
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
         features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
         each = flat.shape[1] // (len(records.feature_names) if features else 1)
-        labels = classes if site in ("intercept", "weights") and len(classes) == each else range(each)
+        labels = (
+            classes if site in ("intercept", "weights") and len(classes) == each else range(each)
+        )
         for place, column in enumerate(flat.T):
             name = records.feature_names[place // each] if features else site
             name += f"[{labels[place % each]}]" if each > 1 else ""
@@ -168,21 +175,33 @@ class Written(NamedTuple):
 @refusing
 def report(
     fitted: Annotated[
-        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FIT", help="The folder that discreet fit wrote.", show_default=False
+        ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The page. Left out: report.html in the fit's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page. Left out: report.html in the fit's folder.")
+    ] = None,
     ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="The table's ledger, whose history the page then shows.")
+        Path | None,
+        typer.Option("--ledger", help="The table's ledger, whose history the page then shows."),
     ] = None,
     twins: Annotated[
         Path | None,
         typer.Option(
-            "--twins-from", help="Folder of twins that discreet synth drew from this fit; the page shows their columns."
+            "--twins-from",
+            help="Folder of twins that discreet synth drew from this fit; the page shows their columns.",
         ),
     ] = None,
-    dataset: Annotated[str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")] = "",
+    dataset: Annotated[
+        str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")
+    ] = "",
     contact: Annotated[
-        str, typer.Option(help="Who answers questions: a name or an address. Left out: as the fit says.")
+        str,
+        typer.Option(
+            help="Who answers questions: a name or an address. Left out: as the fit says."
+        ),
     ] = "",
     as_json: options.AsJson = False,
 ) -> None:
@@ -190,11 +209,13 @@ def report(
 
     `discreet report discreet-fit --out report.html`
 
-    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --contact dpo@example.org`
+    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --contact
+    dpo@example.org`
 
-    The page is for data protection officers: what was protected, what ε means (with an interactive trade-off curve), the budget,
-    the plan, the course of the fit, posterior and twins, the limits, and the statement's JSON. It loads nothing from the network.
-    The command reads only what the fit wrote and spends nothing. It replaces an earlier page.
+    The page is for data protection officers: what was protected, what ε means (with an interactive
+    trade-off curve), the budget, the plan, the course of the fit, posterior and twins, the limits,
+    and the statement's JSON. It loads nothing from the network. The command reads only what the fit
+    wrote and spends nothing. It replaces an earlier page.
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out is {out}: give a file name that ends in .html")
@@ -252,7 +273,9 @@ def write_page(
     try:
         return Written(write_file(out or fitted / PAGE, page), statement, parts)
     except OSError as error:
-        raise ValueError(f"{out or fitted / PAGE} cannot be written ({error.strerror}): choose another --out") from None
+        raise ValueError(
+            f"{out or fitted / PAGE} cannot be written ({error.strerror}): choose another --out"
+        ) from None
 
 
 def read_json(path: Path, remedy: str) -> Any:
@@ -282,7 +305,9 @@ def _of_summary(fitted: Path, statement: "dp.Statement") -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise ValueError(f"{path} {PUT_BACK}")
     if summary.get("statement_sha256") != digest:
-        raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
+        raise ValueError(
+            f"{path} is not of the statement beside it: put back the files that one fit wrote"
+        )
     try:
         pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary["profile"]]
         if not dp.page.may_hold(statement, pairs):
@@ -319,7 +344,10 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
         raise ValueError(
             f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
         )
-    return {"course": dp.page.course_of(result), "pairs": profile_of(getattr(result, "plan", None), result.statement)}
+    return {
+        "course": dp.page.course_of(result),
+        "pairs": profile_of(getattr(result, "plan", None), result.statement),
+    }
 
 
 def profile_of(plan: Any, statement: "dp.Statement") -> list[tuple[float, float]]:
@@ -343,11 +371,17 @@ def _marginals(folder: Path, content: Any) -> "dp.page.TwinMarginals":
             "discreet synth"
         )
     names = about.get("twins")
-    if not isinstance(names, list) or not names or not all(isinstance(x, str) and TWIN.fullmatch(x) for x in names):
+    if (
+        not isinstance(names, list)
+        or not names
+        or not all(isinstance(x, str) and TWIN.fullmatch(x) for x in names)
+    ):
         raise ValueError(f"{folder / ABOUT} names no twins: {remedy}")
     digests = about.get("sha256", {})
     for name in names:
         if not (folder / name).is_file() or digests.get(name) != digest_of(folder / name):
             raise ValueError(f"{folder / name} is not the twin that discreet synth wrote: {remedy}")
     schema = dp.tables.schema_from_toml(folder / SCHEMA)
-    return dp.page.marginals_of([dp.tables.read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema)
+    return dp.page.marginals_of(
+        [dp.tables.read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema
+    )

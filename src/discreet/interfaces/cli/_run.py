@@ -45,8 +45,8 @@ def resume(
 
     `discreet resume saved`
 
-    Runs the same command again, in the folder where it was started. The result has the same bits as that of a fit that was
-    never stopped, and the budget is spent once.
+    Runs the same command again, in the folder where it was started. The result has the same bits as
+    that of a fit that was never stopped, and the budget is spent once.
     """
     try:
         kept = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
@@ -101,7 +101,9 @@ def joined(
     """The processes that run the command together: this one, or with --distributed all; of which the first one speaks."""
     if not distributed:
         if any(x is not None for x in (coordinator, count, index)):
-            raise ValueError("--coordinator, --processes and --process-id are for --distributed: add it")
+            raise ValueError(
+                "--coordinator, --processes and --process-id are for --distributed: add it"
+            )
         yield dp.inference.Processes()
         return
     try:
@@ -109,7 +111,9 @@ def joined(
     except ValueError as error:
         raise ValueError(f"{error}: give --coordinator, --processes and --process-id") from None
     sys.excepthook = _say_unexpected
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of schedulers: as Ctrl-C, which the others learn of
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # of schedulers: as Ctrl-C, which the others learn of
     settings.silent = not processes.first
     _own_output(sys.stdout.fileno() if settings.document is None else settings.document.fileno())
     with processes.joined():
@@ -119,7 +123,9 @@ def joined(
 def _own_output(file: int) -> None:
     """Let nothing but the first process's command write on standard output: gloo announces its connections there."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    output = os.fdopen(nowhere if settings.silent else os.dup(file), "w", encoding="utf-8", errors="replace")
+    output = os.fdopen(
+        nowhere if settings.silent else os.dup(file), "w", encoding="utf-8", errors="replace"
+    )
     os.dup2(nowhere, file)
     if settings.document is None:
         sys.stdout = output
@@ -137,7 +143,11 @@ def _say_unexpected(kind: type[BaseException], error: BaseException, where: Any)
 def remember(checkpoint: Path) -> None:
     """Keep the command that is running, for `resume`."""
     checkpoint.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if settings.continue_with is None and settings.arguments is not None and not (checkpoint / CHECKPOINT).exists():
+    if (
+        settings.continue_with is None
+        and settings.arguments is not None
+        and not (checkpoint / CHECKPOINT).exists()
+    ):
         kept = {"arguments": settings.arguments, "folder": str(Path.cwd())}
         write_file(checkpoint / COMMAND, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
     if (checkpoint / COMMAND).exists() and settings.continue_with is None:
@@ -147,7 +157,9 @@ def remember(checkpoint: Path) -> None:
 def _statements(checkpoint: Path | None) -> list[str]:
     """The hashes of the statements that the fit in a checkpoint wrote."""
     file = None if checkpoint is None else checkpoint / STATEMENTS
-    return [] if file is None or not file.exists() else file.read_text(encoding="utf-8").splitlines()
+    return (
+        [] if file is None or not file.exists() else file.read_text(encoding="utf-8").splitlines()
+    )
 
 
 def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) -> None:
@@ -170,7 +182,11 @@ def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
     """Print the action, the privacy unit, the cost, and the remaining budget."""
     say_lines(f"{what}. Protected: {statement.unit}.")
     price = price_words(statement)
-    say_lines(f"{price}." if statement.is_private else f"NOT PRIVATE: {price} does not hold; the statement says why.")
+    say_lines(
+        f"{price}."
+        if statement.is_private
+        else f"NOT PRIVATE: {price} does not hold; the statement says why."
+    )
     say_lines(f"Budget: {budget}")
 
 
@@ -192,26 +208,35 @@ def budget_line(ledger: Path | None, delta: float) -> str:
 
 def say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
     """Print what a release cost, the budget that is left, and the files."""
-    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
+    say_lines(
+        f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}."
+    )
     say_lines(f"Budget: {budget_line(ledger, statement.delta)}")
     say_files(files)
 
 
-def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
+def write_first(
+    out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran"
+) -> list[Path]:
     """Write the statement before anything else can fail, or print it: what was spent must at least be known.
 
-    Its hash is kept before it, so that the same fit may replace it when it continues. Hashes of earlier statements stay: a
-    process can die between the two.
+    Its hash is kept before it, so that the same fit may replace it when it continues. Hashes of
+    earlier statements stay: a process can die between the two.
     """
     give_room(out)
     try:
         if checkpoint is not None:
-            known = [*_statements(checkpoint), hashlib.sha256(statement.to_json().encode()).hexdigest()]
+            known = [
+                *_statements(checkpoint),
+                hashlib.sha256(statement.to_json().encode()).hexdigest(),
+            ]
             write_file(checkpoint / STATEMENTS, "".join(f"{line}\n" for line in known))
         files = write_statement(out, statement)
     except OSError:
         say_lines(str(statement))
-        spent(f"the statement could not be written to {out} and was printed on standard output", done)
+        spent(
+            f"the statement could not be written to {out} and was printed on standard output", done
+        )
         raise
     spent(f"the statement is in {files[0]}", done)
     return files
@@ -225,11 +250,12 @@ def row_order(seed: int | None) -> bytes | None:
 def keep_compiled_programs(folder: Path | None) -> None:
     """Let JAX keep compiled programs in a folder, and take them from there. None: whatever JAX is set to.
 
-    Programs of another version, processor or setting are in another folder within it: there are folders that several machines
-    share, and a program may contain instructions that a processor lacks.
+    Programs of another version, processor or setting are in another folder within it: there are
+    folders that several machines share, and a program may contain instructions that a processor
+    lacks.
 
-    Records are arguments of programs and so never in one; those that come in through a closure are refused before the loop is
-    compiled with them.
+    Records are arguments of programs and so never in one; those that come in through a closure are
+    refused before the loop is compiled with them.
     """
     import jax
 
@@ -237,7 +263,9 @@ def keep_compiled_programs(folder: Path | None) -> None:
 
     if folder is None:
         return
-    here = hashlib.sha256(f"{dp.__version__} {jax.__version__} {rounds_like()}".encode()).hexdigest()[:16]
+    here = hashlib.sha256(
+        f"{dp.__version__} {jax.__version__} {rounds_like()}".encode()
+    ).hexdigest()[:16]
     # JAX would make the inner one, which a group may then write to.
     for each in (folder, folder / here):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -247,7 +275,8 @@ def keep_compiled_programs(folder: Path | None) -> None:
                 f"Use a folder of your own, or run chmod 700 {each}."
             )
     jax.config.update("jax_compilation_cache_dir", str(folder / here))
-    # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.
+    # Setting up a model takes many small programs, each of which takes less time than JAX thinks
+    # worth keeping.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # JAX decides at the first compilation whether there is a cache.

@@ -25,7 +25,9 @@ ODD_CELLS = {
 }
 
 
-def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int | None = None) -> str:
+def about_words(
+    model: str, schema: "dp.tables.Schema", dataset: str, count: int | None = None
+) -> str:
     """What is computed by a model of this name, or by `DESCRIPTION`, from which table and for whom; names in quotation marks.
 
     >>> schema = dp.tables.schema_from_bounds("age=20:60,visits=0:9,smoker=no|yes", target="smoker")
@@ -59,7 +61,9 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     if model in REGRESSIONS:
         name = model.replace("-", " ").replace("poisson", "Poisson")
         return f"A {name} regression {of}{table}; its coefficients were released.{rows}"
-    return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released.{rows}"
+    return (
+        f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released.{rows}"
+    )
 
 
 def price_words(statement: "dp.Statement") -> str:
@@ -81,7 +85,9 @@ def dropped_cells(schema: "dp.tables.Schema") -> str:
     named = " or ".join(f"“{name}”" for name in schema.drops)
     columns = [column for column in schema.columns if column.name in schema.drops]
     others = any(column.out_of_bounds == dp.tables.OutOfBounds.MISSING for column in columns)
-    return f"a missing cell in {named}" + (", or with a value that the schema does not list," if others else "")
+    return f"a missing cell in {named}" + (
+        ", or with a value that the schema does not list," if others else ""
+    )
 
 
 def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
@@ -89,7 +95,9 @@ def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
     target = schema.target_column
     assert target is not None
     scale = {
-        "logistic": f"the log odds of “{target.name}” = “{target.categories[-1]}”" if target.categories else "",
+        "logistic": f"the log odds of “{target.name}” = “{target.categories[-1]}”"
+        if target.categories
+        else "",
         MULTINOMIAL: "the log of a category's probability, up to a term that all categories share,",
         LINEAR: f"“{target.name}”, in halves of the range of its bounds,",
     }.get(model, f"the log of the mean of “{target.name}”")
@@ -110,7 +118,8 @@ def warn(
 ) -> None:
     """Say loudly, before the run, what makes its result not private; a ledger cannot hold such a fit.
 
-    Of a table in `data`, say also that a row is protected, if the schema does not say whether a person may have several.
+    Of a table in `data`, say also that a row is protected, if the schema does not say whether a
+    person may have several.
     """
     if ledger is not None and (schema.inferred or seed is not None):
         raise ValueError(
@@ -123,12 +132,12 @@ def warn(
             "results, and the statement says so."
         )
     if seed is not None:
-        say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
+        say_error(
+            "NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so."
+        )
     if data is None or schema.person is not None or schema.each_row:
         return
-    remedy = (
-        'In the schema, write person = "COLUMN" to protect persons, or person = "each row" if no person has two rows.'
-    )
+    remedy = 'In the schema, write person = "COLUMN" to protect persons, or person = "each row" if no person has two rows.'
     if by_bounds:
         remedy = (
             "Add --person COLUMN to protect persons, or --person 'each row' if no person has two rows. A schema file "
@@ -151,7 +160,8 @@ def complete_statement(
 ) -> "dp.Statement":
     """The statement of the fit with what the command line knows besides.
 
-    It leaves out rows that the schema drops if it `drops`, and counts rows by their survey weights if it `weighs`.
+    It leaves out rows that the schema drops if it `drops`, and counts rows by their survey weights
+    if it `weighs`.
     """
     lines = zip(schema.columns, schema.describe(), strict=True)
     bought = schema.bought.columns if schema.bought is not None else ()
@@ -159,21 +169,32 @@ def complete_statement(
     described = f"Columns and their bounds or categories: {'; '.join(public)}."
     if public and described not in statement.public:
         statement = statement.with_public(described)
-    own_rules = [f"{x.name} ({x.out_of_bounds})" for x in schema.columns if x.out_of_bounds is not None]
+    own_rules = [
+        f"{x.name} ({x.out_of_bounds})" for x in schema.columns if x.out_of_bounds is not None
+    ]
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds]]
     if schema.bought is not None and schema.bought.in_words() not in statement.notes:
         notes.append(schema.bought.in_words())
     made_on = str(datetime.datetime.now(datetime.UTC).date())
-    moved = [x.name for x in schema.columns if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"]
+    moved = [
+        x.name
+        for x in schema.columns
+        if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"
+    ]
     if moved:
         statement = statement.with_data_warnings(
             f"Numbers outside their bounds, if there were any, were moved to the nearest bound ({dp.report.listed(moved)}); "
             "whether there were is not published. All results, intervals too, are for the moved numbers."
         )
     if own_rules:
-        notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
-    if schema.weight is not None and (words := schema.weight_words(weighs=weighs)) not in statement.notes:
+        notes.append(
+            f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}."
+        )
+    if (
+        schema.weight is not None
+        and (words := schema.weight_words(weighs=weighs)) not in statement.notes
+    ):
         notes.append(words)
     if schema.person is not None:
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
@@ -194,13 +215,17 @@ def complete_statement(
             f"{statement.noun}s, and their exact number was not published."
         )
     if not counted:
-        notes.append(f"The number of {statement.noun}s is a public figure that the user gave, not the file's count.")
+        notes.append(
+            f"The number of {statement.noun}s is a public figure that the user gave, not the file's count."
+        )
     if own is not None and own.preprocesses:
         notes.append(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
             "next was not checked."
         )
-    statement = dataclasses.replace(statement, about=about, made_on=made_on, contact=contact).with_notes(*notes)
+    statement = dataclasses.replace(
+        statement, about=about, made_on=made_on, contact=contact
+    ).with_notes(*notes)
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: "

@@ -14,7 +14,13 @@ import typer
 import discreet as dp
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._own_model import FILE as OWN, read_own_fit
-from discreet.interfaces.cli._private_schema import Purchase, buy, say_bought, wanted_of_options, wanted_of_schema
+from discreet.interfaces.cli._private_schema import (
+    Purchase,
+    buy,
+    say_bought,
+    wanted_of_options,
+    wanted_of_schema,
+)
 from discreet.interfaces.cli._statement import price_words
 from discreet.interfaces.cli._terminal import (
     PICTURES,
@@ -35,10 +41,14 @@ from discreet.interfaces.cli._terminal import (
 )
 
 schema = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
+    cls=Commands,
+    no_args_is_help=True,
+    help="Describe a table: what is publicly known about its columns.",
 )
 
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
+Table = Annotated[
+    Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")
+]
 
 
 @schema.command(cls=Command)
@@ -49,12 +59,16 @@ def init(
     bounds: options.Bounds = None,
     target: options.Target = None,
     person: Annotated[
-        str | None, typer.Option(help="Name of the column that identifies persons, or 'each row' if no person has two.")
+        str | None,
+        typer.Option(
+            help="Name of the column that identifies persons, or 'each row' if no person has two."
+        ),
     ] = None,
     non_private_from_data: Annotated[
         bool,
         typer.Option(
-            "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
+            "--non-private-from-data",
+            help="Take bounds and categories from the cells. The result is NOT PRIVATE.",
         ),
     ] = False,
     private_bounds: options.PrivateBounds = False,
@@ -76,25 +90,43 @@ def init(
 
     `discreet schema init survey.csv --private-bounds --epsilon 0.1 --ledger survey.ledger`
 
-    With --bounds the file has these bounds and categories, and can be given to --schema as it is. A comment names the other kind
-    that a column may have: bounds do not tell counts from numbers.
+    With --bounds the file has these bounds and categories, and can be given to --schema as it is. A
+    comment names the other kind that a column may have: bounds do not tell counts from numbers.
 
-    Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
-    stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
+    Reads no cell: the template is the same for every table with this header. From the header come
+    also the encoding and what stands between cells; from the types of a Parquet or Arrow file the
+    kinds of columns.
 
-    With --private-bounds and --private-categories the file has bounds and categories that follow from one release of noisy counts
-    of the cells. Its private_from_data says what that cost; so do the statements of what is done with it. The statement is
-    written beside it. Of a column, texts become categories if they are more than the numbers.
+    With --private-bounds and --private-categories the file has bounds and categories that follow
+    from one release of noisy counts of the cells. Its private_from_data says what that cost; so do
+    the statements of what is done with it. The statement is written beside it. Of a column, texts
+    become categories if they are more than the numbers.
     """
-    spends = {"epsilon": epsilon, "delta": delta, "num-records": num_records, "relation": relation, "ledger": ledger}
+    spends = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "num-records": num_records,
+        "relation": relation,
+        "ledger": ledger,
+    }
     spends |= {"column": column, "seed": seed}
     given = [f"--{name}" for name, value in spends.items() if value is not None]
-    asked_for = "--private-bounds" if private_bounds else "--private-categories" if private_categories else ""
+    asked_for = (
+        "--private-bounds"
+        if private_bounds
+        else "--private-categories"
+        if private_categories
+        else ""
+    )
     asked_for = asked_for if schema is None else "--schema"
     if given and not asked_for:
-        raise ValueError(f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing")
+        raise ValueError(
+            f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing"
+        )
     if asked_for and epsilon is None:
-        raise ValueError(f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1")
+        raise ValueError(
+            f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1"
+        )
     if asked_for and non_private_from_data:
         raise ValueError(f"{asked_for} and --non-private-from-data: give only one")
     check_file(out, overwrite=overwrite, makes_folder=True)
@@ -102,18 +134,34 @@ def init(
     if asked_for:
         if schema is None:
             wanted = wanted_of_options(
-                table, csv, bounds, target, person, column or (), numbers=private_bounds, texts=private_categories
+                table,
+                csv,
+                bounds,
+                target,
+                person,
+                column or (),
+                numbers=private_bounds,
+                texts=private_categories,
             )
         elif private_bounds or private_categories or bounds or target or person or column:
-            raise ValueError("--schema says what to buy, and the rest: leave other options that describe columns out")
+            raise ValueError(
+                "--schema says what to buy, and the rest: leave other options that describe columns out"
+            )
         else:
             wanted = wanted_of_schema(schema)
-        terms = {"epsilon": epsilon, "delta": delta, "num_records": num_records, "relation": relation}
+        terms = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "num_records": num_records,
+            "relation": relation,
+        }
         files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
         _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
         return
     hint = dp.tables.decimal_hint(csv)
-    numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
+    numbers = (
+        " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
+    )
     inferred: tuple[str, ...] = ()
     guessed: list[str] = []
     if bounds is not None:
@@ -137,11 +185,16 @@ def init(
     else:
         names = [name for name in dp.tables.column_names(table, csv) if name]
         kinds = dp.tables.column_kinds(table)
-        content = dp.tables.schema_template(names, csv=csv, target=target, person=person, kinds=kinds)
+        content = dp.tables.schema_template(
+            names, csv=csv, target=target, person=person, kinds=kinds
+        )
         done = f"Wrote {out} with the column names. Fill in what is publicly known about each column.{numbers}"
     write_file(out, content)
     if as_json:
-        say_json("schema init", {"columns": names, "inferred": inferred, "guessed": guessed, "files": [out]})
+        say_json(
+            "schema init",
+            {"columns": names, "inferred": inferred, "guessed": guessed, "files": [out]},
+        )
     elif done:
         say(done)
     if non_private_from_data:
@@ -181,7 +234,9 @@ NOBODY_SAID = (
 @refusing
 def check(
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema, a TOML file.")],
-    data: Annotated[Path | None, typer.Option(help="A table that must have these columns; no cell is read.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A table that must have these columns; no cell is read.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a schema describes, or all that is wrong with it.
@@ -227,7 +282,8 @@ def json_schema(as_json: options.AsJson = False) -> None:
 
     `discreet schema json > discreet.json`
 
-    Taplo and Even Better TOML use it where a schema file begins with the line `#:schema discreet.json`.
+    Taplo and Even Better TOML use it where a schema file begins with the line `#:schema
+    discreet.json`.
     """
     text = Path(dp.tables.__file__).with_name("schema.json").read_text(encoding="utf-8")
     if as_json:
@@ -239,7 +295,9 @@ def json_schema(as_json: options.AsJson = False) -> None:
 def _say_inferred(schema: "dp.tables.Schema") -> None:
     if schema.inferred:
         names = ", ".join(schema.inferred)
-        say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
+        say_error(
+            f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them."
+        )
 
 
 def unit_of(schema: "dp.tables.Schema") -> str:
@@ -262,7 +320,9 @@ def convert(
     ] = 1,
     target: options.Target = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier conversion.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier conversion.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a table against its schema and write it as encoded records, in pieces.
@@ -271,17 +331,24 @@ def convert(
 
     `discreet fit --data survey.records --model logistic --epsilon 1`
 
-    For tables that are larger than memory or fitted often. The folder is as sensitive as the table: only its owner can read it,
-    and you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
+    For tables that are larger than memory or fitted often. The folder is as sensitive as the table:
+    only its owner can read it, and you should delete it when you no longer need it. If a cell is
+    refused, nothing is written. No budget is spent.
     """
     described = dp.tables.schema_from_toml(schema, target=target)
     if out.exists() and not overwrite:
-        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
+        raise ValueError(
+            f"{out} already exists: choose another --out, or replace it with --overwrite"
+        )
     records = dp.tables.convert(
         table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json
     )
     if as_json:
-        facts = {"num_records": records.num_records, "feature_names": records.feature_names, "files": [out]}
+        facts = {
+            "num_records": records.num_records,
+            "feature_names": records.feature_names,
+            "files": [out],
+        }
         say_json("convert", {**facts, "inferred": described.inferred})
     else:
         say(
@@ -291,7 +358,9 @@ def convert(
     _say_inferred(described)
 
 
-def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "dp.tables.Conversion | None":
+def how_converted(
+    data: Path, *, non_private_bounds: bool, out_of_bounds: str
+) -> "dp.tables.Conversion | None":
     """The conversion settings of a fit's data; None if they were not converted."""
     made = dp.tables.conversion_of(data)
     if made is None:
@@ -359,18 +428,28 @@ class Asked:
     fitted: Annotated[
         Path,
         typer.Argument(
-            metavar="FIT", help="The folder that discreet fit wrote, with --model twin or your own.", show_default=False
+            metavar="FIT",
+            help="The folder that discreet fit wrote, with --model twin or your own.",
+            show_default=False,
         ),
     ]
     model: Annotated[
         str | None,
-        typer.Option(help="If you fitted a model of your own: that model again, FILE.py:FUNCTION or FILE.txt."),
+        typer.Option(
+            help="If you fitted a model of your own: that model again, FILE.py:FUNCTION or FILE.txt."
+        ),
     ] = None
     twins: Annotated[
-        int, typer.Option(help="Number of twins, a file each: 5 for predictions, 20 or more for intervals.")
+        int,
+        typer.Option(
+            help="Number of twins, a file each: 5 for predictions, 20 or more for intervals."
+        ),
     ] = 1
     rows: Annotated[
-        int | None, typer.Option(help="Rows of each twin. Default: the public number of records of the fitted table.")
+        int | None,
+        typer.Option(
+            help="Rows of each twin. Default: the public number of records of the fitted table."
+        ),
     ] = None
     rows_per_draw: Annotated[
         int | None,
@@ -382,12 +461,17 @@ class Asked:
             "needs.",
         ),
     ] = None
-    file_format: Annotated[FormatName, typer.Option("--format", help="File format of the twins.")] = FormatName.CSV
+    file_format: Annotated[
+        FormatName, typer.Option("--format", help="File format of the twins.")
+    ] = FormatName.CSV
     seed: Annotated[
-        int | None, typer.Option(help="Draw the same twins again. This is safe: nothing here reads the table.")
+        int | None,
+        typer.Option(help="Draw the same twins again. This is safe: nothing here reads the table."),
     ] = None
     out: Annotated[Path, typer.Option(help="Folder for the twins.")] = Path("discreet-twins")
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the twins that are in the folder.")] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the twins that are in the folder.")
+    ] = False
     as_json: options.AsJson = False
 
 
@@ -404,8 +488,8 @@ def synth(asked: Asked) -> None:
 
     Reads only the fit's folder, so any number of twins costs nothing beyond the fit's ε.
 
-    Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
-    (twins.json and twins.txt).
+    Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with
+    instructions for analysing several twins (twins.json and twins.txt).
     """
     _check(asked)
     own = (asked.fitted / OWN).is_file()
@@ -419,7 +503,9 @@ def synth(asked: Asked) -> None:
         )
     statement = fit.statement
     if not statement.is_private:
-        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
+        say_error(
+            "NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either."
+        )
     about, files = _draw(asked, fit, own)
     if asked.as_json:
         say_json("synth", {**about, "files": files})
@@ -439,7 +525,8 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     out = asked.out
     statement = fit.statement
     count = asked.rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
-    # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
+    # A twin's rows are nobody's, so whose they are is no column of it; but where persons have
+    # several, it has invented ones.
     schema = fit.model.schema.of_twins()
     of_persons = not own and fit.model.schema.max_rows > 1
     schema = schema if of_persons else schema.without_person()
@@ -448,12 +535,15 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     how = dp.marginals.NO_SPREAD if fit.num_draws == 1 and not own else how
     how = " ".join(filter(None, [how, getattr(fit, "not_counted", "")]))
     with folder_for_results(out):
-        # Earlier twins go before the new ones come: there may be more of them, or of another format.
+        # Earlier twins go before the new ones come: there may be more of them, or of another
+        # format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
         total = None if of_persons else asked.twins * count
         hidden = asked.as_json or None
-        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=hidden, leave=False) as bar:
+        with tqdm(
+            total=total, unit=" rows", unit_scale=True, delay=2, disable=hidden, leave=False
+        ) as bar:
             files = dp.synthetic.write_twins(
                 dp.random.key(asked.seed),
                 fit,
@@ -501,11 +591,15 @@ def _check(asked: Asked) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: give a folder for the twins")
     if not asked.overwrite and (_twins_in(out) or (out / ABOUT).exists()):
-        raise ValueError(f"{out} already contains twins: choose another --out, or replace them with --overwrite")
+        raise ValueError(
+            f"{out} already contains twins: choose another --out, or replace them with --overwrite"
+        )
 
 
 def _twins_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if TWIN.fullmatch(path.name)] if folder.is_dir() else []
+    return (
+        [path for path in folder.iterdir() if TWIN.fullmatch(path.name)] if folder.is_dir() else []
+    )
 
 
 def _size_of(about: Mapping[str, Any]) -> str:
@@ -527,7 +621,10 @@ def text_about(about: Mapping[str, Any], statement: "dp.Statement") -> str:
 @refusing
 def utility(
     twins: Annotated[
-        list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
+        list[Path],
+        typer.Argument(
+            metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather."
+        ),
     ],
     evaluation_non_private: Annotated[
         Path,
@@ -537,31 +634,47 @@ def utility(
             "them.",
         ),
     ],
-    schema: Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")],
+    schema: Annotated[
+        Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")
+    ],
     training_non_private: Annotated[
         Path | None,
-        typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
+        typer.Option(
+            "--training-non-private",
+            help="Real rows to train on for comparison; not private either.",
+        ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
+        str | None,
+        typer.Option(
+            help="Column to predict. Default: the schema's target, or each column in turn."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
+        typer.Option(
+            help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how well synthetic twins replace a table. NOT PRIVATE for the real rows.
 
-    `discreet utility twin-1.csv twin-2.csv --evaluation-non-private test.csv --schema schema.toml --plot utility.png`
+    `discreet utility twin-1.csv twin-2.csv --evaluation-non-private test.csv --schema schema.toml
+    --plot utility.png`
 
-    Trains a standard model of the target on each twin and tests it on the real rows, compares the marginals of columns and pairs
-    and the association of columns, and trains a classifier to distinguish twins from real rows. No ε covers the figures.
+    Trains a standard model of the target on each twin and tests it on the real rows, compares the
+    marginals of columns and pairs and the association of columns, and trains a classifier to
+    distinguish twins from real rows. No ε covers the figures.
     """
     check_file(plot, "--plot", PICTURES)
     described = dp.tables.schema_from_toml(schema, target=target)
     report = dp.synthetic.utility_report(
-        twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
+        twins,
+        evaluation_non_private,
+        described,
+        training_table=training_non_private,
+        non_private=True,
     )
     if plot is not None:
         report.plot(plot)

@@ -46,10 +46,14 @@ class Settings:
 
     debug: bool = False
     compilation_cache: Path | None = None  # Folder of compiled programs; None: no cache
-    spent: str | None = None  # None while no budget is spent; then where its statement is to be found
+    spent: str | None = (
+        None  # None while no budget is spent; then where its statement is to be found
+    )
     done: str = "The fit ran"  # The action that spent it
     claimed: int = 0  # Number of claimed keys when the command started
-    arguments: tuple[str, ...] | None = None  # The words of the command line, where it was started from one
+    arguments: tuple[str, ...] | None = (
+        None  # The words of the command line, where it was started from one
+    )
     document: IO[str] | None = None  # Stream of the JSON document, if any; None: standard output
     continue_with: str | None = None  # The command that continues the running fit, if there is one
     silent: bool = False  # True if another process prints the messages
@@ -82,11 +86,12 @@ def continue_hint() -> str:
 def refusing(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors into one paragraph on standard error and an exit code.
 
-    ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is a path that leads
-    nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit
-    code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the
-    budget is spent: also where it ended between the debit and the release, of which the command knows nothing yet, and
-    a claimed key does. `--debug` shows the traceback.
+    ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is
+    a path that leads nowhere: exit code 2. A full disk, or an output that cannot be written: exit
+    code 1. Anything else is a fault: exit code 1, and since its message may quote a cell, only its
+    kind is shown. Ctrl-C: exit code 130. Each says whether the budget is spent: also where it ended
+    between the debit and the release, of which the command knows nothing yet, and a claimed key
+    does. `--debug` shows the traceback.
     """
 
     @functools.wraps(command)
@@ -101,7 +106,9 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             what = "Stopped before the first step: nothing was spent."
             if has_begun():
-                what = f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}."
+                what = (
+                    f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}."
+                )
             say_error(what + continue_hint())
             raise typer.Exit(130) from None
         except Exception as error:
@@ -143,10 +150,17 @@ def _only_json() -> Iterator[None]:
 def _answer(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     reason = error.strerror if isinstance(error, OSError) else None
-    # A ledger that refuses in the last moment, since another process has spent what was left, debits nothing.
-    refused = dp.ledger.SpentError if settings.spent is not None else (dp.ledger.SpentError, dp.ledger.LedgerError)
+    # A ledger that refuses in the last moment, since another process has spent what was left,
+    # debits nothing.
+    refused = (
+        dp.ledger.SpentError
+        if settings.spent is not None
+        else (dp.ledger.SpentError, dp.ledger.LedgerError)
+    )
     if not isinstance(error, refused) and has_begun():
-        failed = f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+        failed = (
+            f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+        )
         if isinstance(error, RefusedError):
             failed = str(error)
         say_error(
@@ -162,10 +176,16 @@ def _answer(error: Exception) -> int:
             message = _all_missing(context) or message
         if kind == "NoSuchOption":
             message = _no_such_option(error)
-        elif context is not None and WORDS in context.meta and kind in ("MissingParameter", "UsageError"):
+        elif (
+            context is not None
+            and WORDS in context.meta
+            and kind in ("MissingParameter", "UsageError")
+        ):
             message = _stray_table(context, message)
         not_parsed = "Input should be a valid number, unable to parse string as a number"
-        message = message.replace(not_parsed, "give a number, with a point before its decimals, as in 1.0")
+        message = message.replace(
+            not_parsed, "give a number, with a point before its decimals, as in 1.0"
+        )
         stop = "" if message.endswith((".", "?")) else "."
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
@@ -182,7 +202,9 @@ def _answer(error: Exception) -> int:
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
         if isinstance(error, _WRONG_PLACES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or choose another")
+            say_error(
+                f"Refused: {what} cannot be read or written ({reason}): check the path, or choose another"
+            )
             return 2
         say_error(
             f"Stopped: {what} cannot be read or written ({reason}). Nothing was spent. Fix this and run the command again."
@@ -221,7 +243,11 @@ def _instead(context: Any, wrong: str) -> str:
             written = f"{wrong}{equals or ' '}{value}"
             break
     names = {x.opts[0].lstrip("-") for x in context.command.params}
-    arguments = {(x.metavar or x.opts[0]).lower() for x in context.command.params if not x.opts[0].startswith("-")}
+    arguments = {
+        (x.metavar or x.opts[0]).lower()
+        for x in context.command.params
+        if not x.opts[0].startswith("-")
+    }
     if wrong in _TABLE and "data" in names:
         return f"Write --data {value} for {written}"
     if wrong.lstrip("-") in arguments or (wrong in _TABLE and "table" in arguments):
@@ -254,7 +280,10 @@ def _all_missing(context: Any) -> str:
     command = context.command
     given = context.params
     required = [x for x in command.params if x.required and x.name not in given]
-    missing = [x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name for x in required]
+    missing = [
+        x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name
+        for x in required
+    ]
     if not missing:
         return ""
     if command.name == "fit" and not (given.get("model") or given.get("formula")):
@@ -262,12 +291,20 @@ def _all_missing(context: Any) -> str:
     if command.name == "fit" and not given.get("epsilon"):
         # It may be left out where the data are counts that were released.
         missing.append("--epsilon")
-    if {"schema", "bounds"} <= {x.name for x in command.params} and not (given.get("schema") or given.get("bounds")):
+    if {"schema", "bounds"} <= {x.name for x in command.params} and not (
+        given.get("schema") or given.get("bounds")
+    ):
         missing.append("--schema or --bounds")
     return f"Missing {', '.join(missing)}"
 
 
-_WRONG_PLACES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_WRONG_PLACES = (
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 _WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
 """Paths stay in one piece, so that they can be copied."""
 
@@ -306,18 +343,23 @@ def say_json(what: str, facts: Mapping[str, Any]) -> None:
     A `format` among the facts takes the place of the command's. Paths are written as text.
     """
     content = {"format": f"discreet {what}, version 1", **facts}
-    typer.echo(json.dumps(content, indent=2, allow_nan=False, default=os.fspath), file=settings.document)
+    typer.echo(
+        json.dumps(content, indent=2, allow_nan=False, default=os.fspath), file=settings.document
+    )
 
 
 def say_lines(text: str, **style: Any) -> None:
     """Each line wrapped by itself on standard output, its indentation kept.
 
-    `style` is colour and weight, as for `typer.style`; plain where the output is no terminal, or NO_COLOR is set.
+    `style` is colour and weight, as for `typer.style`; plain where the output is no terminal, or
+    NO_COLOR is set.
     """
     colour = False if os.environ.get("NO_COLOR") else None
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        filled = textwrap.fill(line, width(), subsequent_indent=indent + "  " if indent else "", **_WHOLE)
+        filled = textwrap.fill(
+            line, width(), subsequent_indent=indent + "  " if indent else "", **_WHOLE
+        )
         typer.secho(filled, file=sys.stdout, color=colour, **style)
 
 
@@ -335,7 +377,9 @@ def write_file(path: Path, content: bytes | str) -> Path:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     """Write facts to a file."""
-    return write_file(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return write_file(
+        path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -357,7 +401,9 @@ def check_file(
     if file.is_dir():
         raise ValueError(f"{option} {file} is a folder: give the name of a file in it")
     if file.exists() and not overwrite:
-        raise ValueError(f"{file} already exists: choose another {option}, or replace it with --overwrite")
+        raise ValueError(
+            f"{file} already exists: choose another {option}, or replace it with --overwrite"
+        )
     if not makes_folder and not file.parent.is_dir():
         raise ValueError(
             f"{option} is {file}, but the folder {file.parent} does not exist: create it, or choose another"
@@ -370,8 +416,8 @@ def check_file(
 def folder_for_results(path: Path, room: int = 0) -> Iterator[None]:
     """Make sure that files can be written into a folder, before what they will hold has been paid for.
 
-    A file holds `room` bytes of the disk until `give_room` removes it. Folders that were made here go again if an error leaves
-    them empty.
+    A file holds `room` bytes of the disk until `give_room` removes it. Folders that were made here
+    go again if an error leaves them empty.
     """
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
@@ -455,8 +501,12 @@ class BriefHelp(Command):
         whole.add_help_option = False
         whole.help = "\n\n".join((self.help or "").split("\n\n")[:2])
         others = len(self.params) - len(self.common)
-        whole.epilog = f"{ctx.command_path} --help-all lists {others} more options, and says more of these."
-        shown: list[Any] = [copy.copy(option) for option in self.params if option.name in self.common]
+        whole.epilog = (
+            f"{ctx.command_path} --help-all lists {others} more options, and says more of these."
+        )
+        shown: list[Any] = [
+            copy.copy(option) for option in self.params if option.name in self.common
+        ]
         whole.params = shown
         for option in shown:
             option.help = re.split(r"(?<=\.) (?=[A-Z])", option.help or "", maxsplit=1)[0]

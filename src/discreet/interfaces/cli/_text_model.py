@@ -99,7 +99,9 @@ def mixture(
         weights: Any = numpyro.sample("weights", dist.Dirichlet(jnp.ones(components)))
         priors = [family(column) for column in columns]
         gone = [
-            each(f"{column.name}_na_prob", dist.Beta(2.0, 2.0)) if column.missing == "indicator" else None
+            each(f"{column.name}_na_prob", dist.Beta(2.0, 2.0))
+            if column.missing == "indicator"
+            else None
             for column in columns
         ]
         with numpyro.plate("rows", 1 if x is None else x.shape[0]):
@@ -109,7 +111,9 @@ def mixture(
                 for column, prior, absent in zip(columns, priors, gone, strict=True):
                     cell = 1.0 * numpyro.sample(f"cell {column.name}", prior(part))
                     if absent is not None:
-                        missing = numpyro.sample(f"missing {column.name}", dist.BernoulliProbs(absent[part]))
+                        missing = numpyro.sample(
+                            f"missing {column.name}", dist.BernoulliProbs(absent[part])
+                        )
                         cell = jnp.where(missing == 1, jnp.nan, cell)
                     cells.append(cell)
                 return jnp.stack(cells, axis=-1)
@@ -117,7 +121,9 @@ def mixture(
             for i, (column, prior, absent) in enumerate(zip(columns, priors, gone, strict=True)):
                 cell = x[:, i, None]
                 value = jnp.nan_to_num(cell)
-                here = prior(slice(None)).log_prob(value if families[column.name] == "Normal" else value.astype(int))
+                here = prior(slice(None)).log_prob(
+                    value if families[column.name] == "Normal" else value.astype(int)
+                )
                 if absent is not None:
                     here = jnp.where(jnp.isnan(cell), jnp.log(absent), jnp.log1p(-absent) + here)
                 score = score + here

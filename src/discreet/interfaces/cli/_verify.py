@@ -14,7 +14,14 @@ from discreet._validate import finite_or_none
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._options import AsJson
 from discreet.interfaces.cli._own_model import failure, run_file
-from discreet.interfaces.cli._terminal import PICTURES, check_file, refusing, say_json, say_lines, write_file
+from discreet.interfaces.cli._terminal import (
+    PICTURES,
+    check_file,
+    refusing,
+    say_json,
+    say_lines,
+    write_file,
+)
 
 T = TypeVar("T")
 
@@ -42,11 +49,13 @@ def verify(
 
     `discreet verify step.py:certificate --delta 1e-5`
 
-    Exit code 0: proved. 1: no proof; prints the lines from the record to the leak, the rule and the remedy. 2: the file or the
-    function is missing or fails.
+    Exit code 0: proved. 1: no proof; prints the lines from the record to the leak, the rule and the
+    remedy. 2: the file or the function is missing or fails.
     """
     if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
+        raise ValueError(
+            f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records"
+        )
     try:
         certificate = _certificate_of(program)
     except dp.PrivacyError as error:
@@ -69,7 +78,9 @@ def _certificate_of(program: str) -> "dp.Certificate":
         function = _function(run_file(path, "file"), path, name if colon else "certificate")
         if isinstance(function, dp.Certificate):
             return function
-        return _returned_by(program, function, dp.Certificate, "let the function return dp.certify(step, ...)")
+        return _returned_by(
+            program, function, dp.Certificate, "let the function return dp.certify(step, ...)"
+        )
     except ValueError as error:
         if isinstance(error.__cause__, dp.PrivacyError):
             raise error.__cause__ from None
@@ -91,7 +102,11 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]
     """A function of a file, to be called without arguments."""
     function = getattr(module, name, None)
     if not callable(function):
-        own = [k for k, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
+        own = [
+            k
+            for k, x in vars(module).items()
+            if inspect.isfunction(x) and x.__module__ == module.__name__
+        ]
         ready = [k for k in own if not _needed(getattr(module, k))]
         remedy = "write one: def certificate(): return dp.certify(step, ...)"
         if ready:
@@ -123,7 +138,9 @@ def _needed(function: Callable[..., object]) -> list[str]:
 
 def _proof_facts(certificate: "dp.Certificate", delta: float | None) -> dict[str, Any]:
     """A proof for programs; an ε that does not exist, or that symbols are left open in, is None."""
-    epsilon = None if delta is None or certificate.symbols else finite_or_none(certificate.epsilon(delta))
+    epsilon = (
+        None if delta is None or certificate.symbols else finite_or_none(certificate.epsilon(delta))
+    )
     return {
         "proved": True,
         "epsilon": epsilon,
@@ -145,7 +162,13 @@ def _leak_facts(error: "dp.PrivacyError") -> dict[str, Any]:
     """The same where there is no proof."""
     chain = [dp.verify.from_here(line) for line in error.chain]
     rule = dp.verify.from_here(error.rule)
-    return {"proved": False, "output": error.output, "rule": rule, "chain": chain, "remedy": error.remedy}
+    return {
+        "proved": False,
+        "output": error.output,
+        "rule": rule,
+        "chain": chain,
+        "remedy": error.remedy,
+    }
 
 
 def _show_proof(certificate: "dp.Certificate", delta: float | None) -> None:
@@ -154,10 +177,14 @@ def _show_proof(certificate: "dp.Certificate", delta: float | None) -> None:
     if certificate.symbols and delta is not None:
         named = ", ".join(f"{x}=..." for x in certificate.symbols)
         say_lines(
-            f"epsilon depends on what is left open: let the function return certificate.at({named}).", fg="yellow"
+            f"epsilon depends on what is left open: let the function return certificate.at({named}).",
+            fg="yellow",
         )
     elif delta is not None:
-        say_lines(f"epsilon = {dp.accounting.upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")
+        say_lines(
+            f"epsilon = {dp.accounting.upper(certificate.epsilon(delta))} at delta = {delta:g}",
+            fg="green",
+        )
 
 
 def _show_leak(error: "dp.PrivacyError") -> None:
@@ -190,36 +217,53 @@ def audit(
             "Default: the worst case of the plan that the options describe.",
         ),
     ] = None,
-    method: Annotated[MethodName, typer.Option(help="The method whose steps are audited.")] = MethodName.DPSVI,
+    method: Annotated[
+        MethodName, typer.Option(help="The method whose steps are audited.")
+    ] = MethodName.DPSVI,
     num_records: Annotated[
         int,
-        typer.Option(help="The plan's number of records; with replace-one and fixed, that of the audited tables, too."),
+        typer.Option(
+            help="The plan's number of records; with replace-one and fixed, that of the audited tables, too."
+        ),
     ] = 100,
     sampling: options.Sampling = "poisson",
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
-    steps: Annotated[int, typer.Option(max=options.MOST_STEPS, metavar="<int>", help="Steps of each fit.")] = 4,
+    steps: Annotated[
+        int, typer.Option(max=options.MOST_STEPS, metavar="<int>", help="Steps of each fit.")
+    ] = 4,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
+        float | None,
+        typer.Option(
+            help="Noise standard deviation divided by the clipping norm; or give --epsilon."
+        ),
     ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
-    clip: Annotated[str, typer.Option("--clip", "--clipping-norm", help="Clipping norm C, or adaptive.")] = "1",
+    clip: Annotated[
+        str, typer.Option("--clip", "--clipping-norm", help="Clipping norm C, or adaptive.")
+    ] = "1",
     relation: options.RelationOption = None,
     runs: Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")] = 4000,
-    others: Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")] = 7,
+    others: Annotated[
+        int, typer.Option(help="Records beside the canary, with add-or-remove-one.")
+    ] = 7,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option(help="Seed of all fits; another seed is another audit.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg).")
+        Path | None,
+        typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg)."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Attack the private step and compare the lower bound on ε with the plan's ε.
 
-    Fits invented tables many times, with and without one canary record, using the sampler, step and noise of every fit. How well
-    the two can be distinguished gives a lower bound on ε. Reads no data.
+    Fits invented tables many times, with and without one canary record, using the sampler, step and
+    noise of every fit. How well the two can be distinguished gives a lower bound on ε. Reads no
+    data.
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
@@ -227,12 +271,15 @@ def audit(
 
     `discreet audit mine.py:check`
 
-    Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2: bad input.
+    Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2:
+    bad input.
     """
     check_file(out, endings=(".json",))
     check_file(plot, "--plot", PICTURES)
     # By name: typer brings a click of its own.
-    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in context.params}
+    sources = {
+        name: getattr(context.get_parameter_source(name), "name", "") for name in context.params
+    }
     given = {name for name, source in sources.items() if source == "COMMANDLINE"}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
@@ -249,7 +296,9 @@ def audit(
             num_steps=steps,
             noise_multiplier=noise_multiplier,
             clipping_norm=options.clipping_of(clip),
-            sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
+            sampling=options.sampling_of(
+                sampling, rate=rate, batch_size=batch_size, num_records=num_records
+            ),
             relation=relation,
         )
         worst = dp.audit.worst_case(plan, method.name, others=others)
@@ -275,4 +324,6 @@ def _verdict_of(program: str) -> "dp.audit.Verdict":
         raise ValueError(
             f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
         )
-    return _returned_by(program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns")
+    return _returned_by(
+        program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns"
+    )

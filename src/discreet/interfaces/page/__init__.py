@@ -1,6 +1,7 @@
 """The statement page: `report.html`, one file for a data protection officer, from released numbers alone.
 
-No reader of tables is in reach: of people it knows what a result, a ledger and synthetic twins hold.
+No reader of tables is in reach: of people it knows what a result, a ledger and synthetic twins
+hold.
 """
 
 from discreet.interfaces.page._bound import (

@@ -36,7 +36,9 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
     usable = epsilons <= _LARGEST
     epsilons = epsilons[usable]
     deltas = np.asarray(deltas)[usable]
-    rates = np.array([*np.geomspace(1e-6, 1.0, 80), *(rate for rate, _ in statement.figures.attack_power)])[:, None]
+    rates = np.array(
+        [*np.geomspace(1e-6, 1.0, 80), *(rate for rate, _ in statement.figures.attack_power)]
+    )[:, None]
     grown = (np.exp(epsilons) * rates + deltas).argmin(axis=1)
     shrunk = (1 - (1 - deltas - rates) * np.exp(-epsilons)).argmin(axis=1)
     chosen = np.unique([*grown, *shrunk])
@@ -46,26 +48,33 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
 def may_hold(statement: Statement, pairs: Iterable[Pair]) -> bool:
     """True if pairs could be `profile_pairs` of the statement's plan: none claims more than the statement.
 
-    They come from a file that the statement does not cover. The statement's own figures are of the same profile, on a grid, so
-    a true pair may beat them by a little.
+    They come from a file that the statement does not cover. The statement's own figures are of the
+    same profile, on a grid, so a true pair may beat them by a little.
     """
     pairs = list(pairs)
     if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
         return False
-    points = [(statement.epsilon, statement.delta), *((x.epsilon, x.delta) for x in statement.figures.profile)]
+    points = [
+        (statement.epsilon, statement.delta),
+        *((x.epsilon, x.delta) for x in statement.figures.profile),
+    ]
     if any(delta <= d and epsilon < e * (1 - 1e-6) for epsilon, delta in pairs for e, d in points):
         return False
     lines = trade_off_lines(statement, pairs)
-    return all(true_positive_rate(lines, rate) >= 0.99 * found for rate, found in statement.figures.attack_power)
+    return all(
+        true_positive_rate(lines, rate) >= 0.99 * found
+        for rate, found in statement.figures.attack_power
+    )
 
 
 def trade_off_lines(statement: Statement, pairs: Iterable[Pair] = ()) -> list[Line]:
     """Slope and intercept of lines, none of which any attacker's true-positive rate exceeds at any false-positive rate.
 
-    Guarantee: for each line and each rate x, slope · x + intercept is an upper bound, and so is the least of them. They
-    are made of (ε, δ) that hold: an (ε, δ) that holds gives e^ε x + δ and, by the attacker who says the opposite,
-    1 − e^−ε (1 − δ − x). Such are `pairs`, the pairs of the statement's profile, and those of its μ-Gaussian curve at the ε at
-    which that was made to cover the profile. All is rounded upward. Of each line some part in [0, 1] is the least; slopes fall.
+    Guarantee: for each line and each rate x, slope · x + intercept is an upper bound, and so is the
+    least of them. They are made of (ε, δ) that hold: an (ε, δ) that holds gives e^ε x + δ and, by
+    the attacker who says the opposite, 1 − e^−ε (1 − δ − x). Such are `pairs`, the pairs of the
+    statement's profile, and those of its μ-Gaussian curve at the ε at which that was made to cover
+    the profile. All is rounded upward. Of each line some part in [0, 1] is the least; slopes fall.
     """
     lines = [(0.0, 1.0)]
     for epsilon, delta in (*_pairs(statement), *pairs):
@@ -109,7 +118,11 @@ def belief(prior: float, factor: float) -> float:
 
 def rightly_named(prior: float, false_positive_rate: float, true_positive_rate: float) -> float:
     """The chance that an attacker with these rates who says yes is right."""
-    return prior * true_positive_rate / (prior * true_positive_rate + (1 - prior) * false_positive_rate)
+    return (
+        prior
+        * true_positive_rate
+        / (prior * true_positive_rate + (1 - prior) * false_positive_rate)
+    )
 
 
 def _pairs(statement: Statement) -> list[Pair]:
@@ -138,7 +151,9 @@ def _lowest(lines: list[Line]) -> list[Line]:
         slope, intercept = kept[-1]
         flatter = [line for line in lines if line[0] < slope]
         meets = [((line[1] - intercept) / (slope - line[0]), line) for line in flatter]
-        place, line = min(meets, default=(1.0, None), key=lambda meet: (meet[0], meet[1][0] if meet[1] else 0.0))
+        place, line = min(
+            meets, default=(1.0, None), key=lambda meet: (meet[0], meet[1][0] if meet[1] else 0.0)
+        )
         if line is None or place >= 1:
             return kept
         kept.append(line)

@@ -55,7 +55,9 @@ class Chart:
         low, high = self.y
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
 
-    def line(self, style: str, xs: Sequence[float], ys: Sequence[float | None], *, closed: bool = False) -> Chart:
+    def line(
+        self, style: str, xs: Sequence[float], ys: Sequence[float | None], *, closed: bool = False
+    ) -> Chart:
         """With a line through these points; where one has no value, it is broken."""
         parts = []
         pen = "M"
@@ -136,10 +138,10 @@ _SPREAD = " (spread)"
 def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
     """Summarize a result's trace, losses and clipping norms for JSON; post-processing, at no cost.
 
-    There are `losses` with the running mean of a twentieth of all, `parameters` (those that moved farthest) and `clipping_norms`,
-    each with its steps, and `rest`: from which step on the iterates have no drift. Parts that the result does not have are left
-    out.
-    `feature_names` name the rows of each latent that has as many.
+    There are `losses` with the running mean of a twentieth of all, `parameters` (those that moved
+    farthest) and `clipping_norms`, each with its steps, and `rest`: from which step on the iterates
+    have no drift. Parts that the result does not have are left out. `feature_names` name the rows
+    of each latent that has as many.
     """
     course: dict[str, Any] = {}
     losses = np.asarray(getattr(result, "losses", ()), np.float64)
@@ -236,7 +238,8 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
     """Losses, parameters and clipping norms over the steps."""
     charts = []
     if losses := course.get("losses"):
-        # The noise of single steps is often far larger than the whole descent, and the first means are hardly means.
+        # The noise of single steps is often far larger than the whole descent, and the first means
+        # are hardly means.
         mean = losses["mean"]
         steps = losses["steps"]
         width = losses["width"]
@@ -248,15 +251,28 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
                 "each record's loss is clipped."
             )
         legend = (("dot", "released"), ("strong", f"mean of the last {width} steps"))
-        chart = Chart("losses", "Clipped private loss", said, "step", "loss (nats)", _steps(steps), y, legend=legend)
-        charts.append(chart.scatter("dot", steps, losses["values"]).line("strong", steps, _within(mean, y)))
+        chart = Chart(
+            "losses",
+            "Clipped private loss",
+            said,
+            "step",
+            "loss (nats)",
+            _steps(steps),
+            y,
+            legend=legend,
+        )
+        charts.append(
+            chart.scatter("dot", steps, losses["values"]).line("strong", steps, _within(mean, y))
+        )
     if parameters := course.get("parameters"):
         charts.append(_parameters(parameters))
     if norms := course.get("clipping_norms"):
         values = norms["values"]
         steps = norms["steps"]
         said = f"The clipping norm of each step, from {_course(values)}."
-        chart = Chart("norms", "Clipping norm", said, "step", "clipping norm C", _steps(steps), span(values))
+        chart = Chart(
+            "norms", "Clipping norm", said, "step", "clipping norm C", _steps(steps), span(values)
+        )
         charts.append(chart.line("strong", steps, values))
     return charts
 
@@ -271,7 +287,8 @@ def _parameters(parameters: Mapping[str, Any]) -> Chart:
     chart = Chart(
         "parameters",
         f"Parameters of the fit ({shown})",
-        "Values over the steps. " + " ".join(f"{x['name']} went from {_course(x['values'])}." for x in lines),
+        "Values over the steps. "
+        + " ".join(f"{x['name']} went from {_course(x['values'])}." for x in lines),
         "step",
         "value",
         _steps(parameters["steps"]),
@@ -294,7 +311,10 @@ def _within(values: list[float | None], y: tuple[float, float]) -> list[float | 
 
 def _course(values: list[float | None]) -> str:
     """The first and the last of noisy values, in two digits."""
-    first, last = ("no number" if value is None else number(float(f"{value:.2g}")) for value in (values[0], values[-1]))
+    first, last = (
+        "no number" if value is None else number(float(f"{value:.2g}"))
+        for value in (values[0], values[-1])
+    )
     return f"{first} to {last}"
 
 

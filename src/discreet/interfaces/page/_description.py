@@ -58,7 +58,11 @@ def description_of(facts: Mapping[str, Any]) -> Described:
     return Described(
         str(facts["counted"]),
         _words(facts["num_records"], "{:,.0f}".format),
-        tuple(_words(facts[name], "{:,.0f}".format) for name in ("num_persons", "persons_cut") if facts[name]),
+        tuple(
+            _words(facts[name], "{:,.0f}".format)
+            for name in ("num_persons", "persons_cut")
+            if facts[name]
+        ),
         str(facts["intervals"]),
         tuple(_column(place, str(name), x) for place, (name, x) in enumerate(chosen)),
         len(columns),
@@ -66,7 +70,9 @@ def description_of(facts: Mapping[str, Any]) -> Described:
     )
 
 
-def _words(figure: Mapping[str, Any], show: Callable[[Any], str], unit: str = "") -> tuple[str, str]:
+def _words(
+    figure: Mapping[str, Any], show: Callable[[Any], str], unit: str = ""
+) -> tuple[str, str]:
     """The figure, and its interval."""
     value, low, high = (show(figure[part]) for part in ("value", "low", "high"))
     return f"{value}{unit}", f"{low} to {high}{unit}"
@@ -74,7 +80,11 @@ def _words(figure: Mapping[str, Any], show: Callable[[Any], str], unit: str = ""
 
 def _plain(value: Any) -> str:
     """A number, or a date, which is a text already."""
-    return value if isinstance(value, str) else number(float(f"{value:.4g}") if abs(value) < 1000 else round(value))
+    return (
+        value
+        if isinstance(value, str)
+        else number(float(f"{value:.4g}") if abs(value) < 1000 else round(value))
+    )
 
 
 def _percent(share: float) -> str:
@@ -82,7 +92,11 @@ def _percent(share: float) -> str:
 
 
 def _share(value: float, low: float, high: float) -> tuple[str, str]:
-    return _HIDDEN if low <= 0 and high >= 1 else (f"{_percent(value)} %", f"{_percent(low)} to {_percent(high)}")
+    return (
+        _HIDDEN
+        if low <= 0 and high >= 1
+        else (f"{_percent(value)} %", f"{_percent(low)} to {_percent(high)}")
+    )
 
 
 def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
@@ -90,13 +104,20 @@ def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
     labels = x["labels"]
     shares = x["shares"]
     levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))
-    bars = tuple(Bar(str(name), 100 * float(x), 100 * float(low), 100 * float(high)) for name, x, low, high in levels)
+    bars = tuple(
+        Bar(str(name), 100 * float(x), 100 * float(low), 100 * float(high))
+        for name, x, low, high in levels
+    )
     if not x["edges"]:
-        return DescribedColumn(name, str(x["kind"]), tuple(figures), Marginal(name, "", few(bars)), None)
+        return DescribedColumn(
+            name, str(x["kind"]), tuple(figures), Marginal(name, "", few(bars)), None
+        )
     slices = len(x["edges"]) - 1
     for bar in bars[slices:]:
         figures.append((bar.label, f"{bar.share:.1f} %", f"{bar.least:.1f} to {bar.most:.1f} %"))
-    return DescribedColumn(name, str(x["rule"]), tuple(figures), None, _histogram(place, name, x, bars[:slices]))
+    return DescribedColumn(
+        name, str(x["rule"]), tuple(figures), None, _histogram(place, name, x, bars[:slices])
+    )
 
 
 def _figures(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -104,8 +125,16 @@ def _figures(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     figures = []
     for heading, key in (("mean", "mean"), ("standard deviation", "sd")):
         if x[key] is not None:
-            figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
-    figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+            figures.append(
+                (
+                    heading,
+                    *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else ""),
+                )
+            )
+    figures += [
+        (f"{100 * float(share):g} % quantile", *_words(q, _plain))
+        for share, q in x["quantiles"].items()
+    ]
     return [(name, *_HIDDEN) if x.get("hidden") else (name, *words) for name, *words in figures]
 
 
@@ -116,15 +145,21 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> list[DescribedPair]:
         own = list(found)
         across = tuple(str(group["label"]) for group in own)
         several = own[0]["num_persons"] is not None
-        names = {"rows": "num_records", "persons": "num_persons"} if several else {"number": "num_records"}
+        names = (
+            {"rows": "num_records", "persons": "num_persons"}
+            if several
+            else {"number": "num_records"}
+        )
         numbers = tuple(
-            (name, tuple(_words(group[key], "{:,.0f}".format) for group in own)) for name, key in names.items()
+            (name, tuple(_words(group[key], "{:,.0f}".format) for group in own))
+            for name, key in names.items()
         )
         tables.append(DescribedPair(f"By {by}", across, numbers, of_all=False))
         for name in itertools.islice(own[0]["columns"], MOST_COLUMNS):
             lines = [_group_lines(group["columns"][name]) for group in own]
             rows = tuple(
-                (line[0][0], tuple((value, ends) for _, value, ends in line)) for line in zip(*lines, strict=True)
+                (line[0][0], tuple((value, ends) for _, value, ends in line))
+                for line in zip(*lines, strict=True)
             )
             rows = rows if len(rows) * len(across) <= MOST_CELLS else ()
             tables.append(DescribedPair(f"{name} by {by}", across, rows, of_all=False))
@@ -151,7 +186,11 @@ def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...
     xs = [edge for pair in itertools.pairwise(edges) for edge in pair]
 
     def steps(part: str) -> list[float]:
-        return [height for bar, width in zip(bars, widths, strict=True) for height in [getattr(bar, part) / width] * 2]
+        return [
+            height
+            for bar, width in zip(bars, widths, strict=True)
+            for height in [getattr(bar, part) / width] * 2
+        ]
 
     low = steps("least")
     high = steps("most")

@@ -116,7 +116,13 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         for x in entries
         if x["kind"] == "cap"
     )
-    about = (ledger.dataset, ledger.unit, neighbours(ledger.relation).name(), upper(cap.epsilon), small(cap.delta))
+    about = (
+        ledger.dataset,
+        ledger.unit,
+        neighbours(ledger.relation).name(),
+        upper(cap.epsilon),
+        small(cap.delta),
+    )
     return Budget(*about, upper(spent), share, together, tuple(rows), remark, changes)
 
 
@@ -133,7 +139,9 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
             "The fit on this page was not charged to this ledger: its statement names no entry. Its cost comes on top of what is "
             "shown here."
         )
-    entry = next((x for x in ledger.entries if x["kind"] == "debit" and x["hash"] == receipt.hash), None)
+    entry = next(
+        (x for x in ledger.entries if x["kind"] == "debit" and x["hash"] == receipt.hash), None
+    )
     if entry is None:
         return None, (
             f"The statement names entry {receipt.number} (hash {receipt.hash[:16]}), which is not in this ledger: "
@@ -226,27 +234,35 @@ def panels_of_draws(
 ) -> list[Panel]:
     """A panel for each latent, from its draws along the leading axis; feature names go to latents with as many coordinates.
 
-    Without `intervals` the rows have means alone: the spread of draws of a fit in steps leaves out what its noise moved.
+    Without `intervals` the rows have means alone: the spread of draws of a fit in steps leaves out
+    what its noise moved.
     """
     panels = []
     for name, drawn in draws.items():
         array = np.asarray(drawn, np.float64)
         if array.ndim == 0 or array.size == 0:
-            raise ValueError(f"{name!r} has no draws: pass arrays with the draws along the leading axis")
+            raise ValueError(
+                f"{name!r} has no draws: pass arrays with the draws along the leading axis"
+            )
         flat = array.reshape(len(array), -1)
         names = coordinate_labels(name, array.shape[1:], feature_names)
         with np.errstate(all="ignore"):
             spread = np.array([flat.std(axis=0), *np.quantile(flat, ENDS, axis=0)])
             spread = spread if intervals else np.full_like(spread, np.nan)
             columns = zip(names, flat.mean(axis=0), *spread, strict=True)
-            panels.append(_panel(name, [Row(label, *map(_finite, values)) for label, *values in columns]))
+            panels.append(
+                _panel(name, [Row(label, *map(_finite, values)) for label, *values in columns])
+            )
     return panels
 
 
 def panel_of_summary(summary: Mapping[str, Mapping[str, float | None]]) -> Panel:
     """The rows that `discreet fit` wrote: by name their `mean`, `sd`, `low` and `high`."""
     parts = ("mean", "sd", "low", "high")
-    return _panel("", [Row(str(name), *(_finite(row[part]) for part in parts)) for name, row in summary.items()])
+    return _panel(
+        "",
+        [Row(str(name), *(_finite(row[part]) for part in parts)) for name, row in summary.items()],
+    )
 
 
 def _panel(name: str, rows: list[Row]) -> Panel:
@@ -304,7 +320,9 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> TwinMarginals:
     levels = Levels(schema, SLICES, round_edges=True)
     found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
     if not found or min(map(len, found)) == 0:
-        raise ValueError("There are no twins to show: pass the tables that synthesize made, of one row at least")
+        raise ValueError(
+            "There are no twins to show: pass the tables that synthesize made, of one row at least"
+        )
     columns = []
     for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
         counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
@@ -316,7 +334,9 @@ def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal
     mean = shares.mean(axis=0)
     least = shares.min(axis=0)
     most = shares.max(axis=0)
-    bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
+    bars = [
+        Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)
+    ]
     if column.bounds and column.may_be_missing:
         bars[-1] = dataclasses.replace(bars[-1], apart=True)
     return Marginal(column.name, column.rule() if column.bounds else str(column.kind), few(bars))
@@ -371,9 +391,10 @@ def statement_page(
 ) -> str:
     """The page, HTML, of what `budget_of`, `course_of`, `panels_of_draws`, `marginals_of` and `description_of` found.
 
-    Guarantee: every figure is the statement's, or follows from it as an upper bound; where the statement is not private, none
-    is shown as if it held. Texts stay texts, whatever they hold; the page runs its own script only, and reaches no network.
-    `dataset`, `contact` and `day` are the ledger's, or the statement's, where they are left out.
+    Guarantee: every figure is the statement's, or follows from it as an upper bound; where the
+    statement is not private, none is shown as if it held. Texts stay texts, whatever they hold; the
+    page runs its own script only, and reaches no network. `dataset`, `contact` and `day` are the
+    ledger's, or the statement's, where they are left out.
     """
     course = course or {}
     charts = course_charts(course)
@@ -406,12 +427,19 @@ def statement_page(
         "reasons": _reasons(statement),
         "use": _USE.get(statement.use),
         "facts": [
-            *((name, x) for name, x in (("Table", dataset), ("Date", date), ("Contact", contact)) if x),
+            *(
+                (name, x)
+                for name, x in (("Table", dataset), ("Date", date), ("Contact", contact))
+                if x
+            ),
             *_facts(statement),
         ],
         "contents": [(anchor, heading) for anchor, heading, there in contents if there],
         "budget": budget,
-        "plan": [(fact_name(name, statement.noun), value_words(value)) for name, value in statement.plan.items()],
+        "plan": [
+            (fact_name(name, statement.noun), value_words(value))
+            for name, value in statement.plan.items()
+        ],
         "steps": steps_words(statement),
         "notes": note_words(statement),
         "charts": charts,
@@ -423,7 +451,9 @@ def statement_page(
         "note": note,
         "description": description,
         "marginals": marginals,
-        "twin_rows": " to ".join(f"{x:,}" for x in sorted({min(marginals.rows), max(marginals.rows)}))
+        "twin_rows": " to ".join(
+            f"{x:,}" for x in sorted({min(marginals.rows), max(marginals.rows)})
+        )
         if marginals
         else "",
         "json": text,
@@ -448,15 +478,28 @@ def _rendered(known: dict[str, Any]) -> str:
         """With the exponent of e^ε where exponents stand."""
         return Markup(re.sub(r"e\^(ε|epsilon)\b", r"e<sup>ε</sup>", str(escape(text))))
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
 
     def emphasized(text: str) -> Markup:
         """With the names in it, which stand in quotation marks, in italics."""
         return Markup(re.sub("“(.+?)”", r"<em>\1</em>", str(escape(text))))
 
-    environment.filters |= {"raised": raised, "prose": lambda text: raised(sentence(text)), "emphasized": emphasized}
+    environment.filters |= {
+        "raised": raised,
+        "prose": lambda text: raised(sentence(text)),
+        "emphasized": emphasized,
+    }
     style, script, template = (_part(f"page.{ending}") for ending in ("css", "js", "html"))
-    size = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM}
+    size = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "top": TOP,
+        "right": RIGHT,
+        "bottom": BOTTOM,
+    }
     known |= {"style": style, "script": script, "policy": _policy(style, script), "size": size}
     return environment.from_string(template).render(known)
 
@@ -491,7 +534,8 @@ _DEEP = 5
 
 def _hundred(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     """Right guesses between two equally likely cases, of a hundred: a sentence, and a picture of a hundred people."""
-    # The most that any test gains over a coin; the lines bend at their corners, so it is found there.
+    # The most that any test gains over a coin; the lines bend at their corners, so it is found
+    # there.
     right = max((1 + found - rate) / 2 for rate, found in corners(lines))
     most = min(100, max(50, math.ceil(100 * right * (1 - 1e-12))))
     noun = statement.noun
@@ -499,7 +543,11 @@ def _hundred(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     if not neighbours(Relation[statement.relation]).hides_membership:
         question = f"which of two given contents a {noun} has in the table"
     people = []
-    for kind, places in (("coin", range(50)), ("more", range(50, most)), ("wrong", range(most, 100))):
+    for kind, places in (
+        ("coin", range(50)),
+        ("more", range(50, most)),
+        ("wrong", range(most, 100)),
+    ):
         corner = ((12 * (i // _DEEP), 17 * (i % _DEEP)) for i in places)
         people.append((kind, "".join(f"M{x + 5} {y + 1}{_PERSON}" for x, y in corner)))
     return {
@@ -561,16 +609,22 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "others": f"every other {noun}",
         "question": near.question(noun),
         "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
-        "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
+        "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}"
+        if statement.delta
+        else "",
         "shown": shown,
         "hundred": _hundred(statement, lines),
         "rates": RATES,
         "priors": PRIORS,
         "caught": caught,
         "belief": believed,
-        "caught_table": [(plain(rate), percent(true_positive_rate(lines, rate))) for rate in TABLE_RATES],
+        "caught_table": [
+            (plain(rate), percent(true_positive_rate(lines, rate))) for rate in TABLE_RATES
+        ],
         "belief_table": [(plain(prior), percent(belief(prior, factor))) for prior in TABLE_PRIORS],
-        "profile": [(small(point.delta), upper(point.epsilon)) for point in statement.figures.profile],
+        "profile": [
+            (small(point.delta), upper(point.epsilon)) for point in statement.figures.profile
+        ],
         "trade_off": {
             "lines": lines,
             "factor": factor if math.isfinite(factor) else None,
@@ -584,7 +638,9 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
 def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     """The trade-off curve, and beliefs after against beliefs before."""
     chart = functools.partial(Chart, x=(0.0, 1.0), y=(0.0, 1.0), percent=True)
-    rates = "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
+    rates = "; ".join(
+        f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES
+    )
     caught = chart(
         "caught",
         "The best possible test",
@@ -593,7 +649,9 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         "true-positive rate, at most",
         legend=(("bound", "best test, at most"), ("chance", "guessing")),
     )
-    beliefs = "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
+    beliefs = "; ".join(
+        f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS
+    )
     believed = chart(
         "belief",
         "How far a belief can change",
@@ -614,7 +672,9 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         return area.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
 
     bends = corners(lines)
-    return drawn(caught, [x for x, _ in bends], [y for _, y in bends], [0.0]), drawn(believed, before, after, [])
+    return drawn(caught, [x for x, _ in bends], [y for _, y in bends], [0.0]), drawn(
+        believed, before, after, []
+    )
 
 
 def _reasons(statement: Statement) -> tuple[str, ...]:
@@ -634,7 +694,9 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     done = statement.steps_completed
     planned = statement.horizon
-    facts.append(("Releases", f"{done:,}" + f" of {planned:,}, and ε covers all" * (done < planned)))
+    facts.append(
+        ("Releases", f"{done:,}" + f" of {planned:,}, and ε covers all" * (done < planned))
+    )
     return facts
 
 
@@ -644,7 +706,10 @@ def _part(name: str) -> str:
 
 def _policy(style: str, script: str) -> str:
     """The content security policy: this style and this script only; no network access."""
-    styled, run = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
+    styled, run = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    )
     return f"default-src 'none'; style-src 'sha256-{styled}'; script-src 'sha256-{run}'; base-uri 'none'; form-action 'none'"
 
 
@@ -664,20 +729,23 @@ def write_report(
 ) -> Path:
     """Write a result's statement as a page for people: one HTML file, to be handed to a data protection officer.
 
-    What was protected and what ε means, with a trade-off curve whose points can be moved; the budget, the plan, the course of
-    the fit, posterior summaries, synthetic twins, and the limits; and the statement's JSON. The file loads nothing, works without
-    scripts and on paper. All that it shows is released or public, and writing it costs nothing.
+    What was protected and what ε means, with a trade-off curve whose points can be moved; the
+    budget, the plan, the course of the fit, posterior summaries, synthetic twins, and the limits;
+    and the statement's JSON. The file loads nothing, works without scripts and on paper. All that
+    it shows is released or public, and writing it costs nothing.
 
     Args:
         path: The file, "report.html" say; one of that name is replaced.
-        result: A result of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement` alone.
-        draws: Posterior draws by the latent's name, `result.posterior(key, 1000)`. None: the result's own `draws`, if it has
-            some. Of a fit by `DPSVI` their means are shown alone, since no interval of a fit in steps holds.
+        result: A result of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement`
+            alone.
+        draws: Posterior draws by the latent's name, `result.posterior(key, 1000)`. None: the
+            result's own `draws`, if it has some. Of a fit by `DPSVI` their means are shown alone,
+            since no interval of a fit in steps holds.
         feature_names: Names of the rows of each latent that has as many coordinates.
         note: A remark on the posterior, what its intervals leave out say.
         ledger: The table's ledger, whose history is shown.
-        twins: Tables that `synthesize` made of this result, and never the table that was fitted: their columns are shown as
-            they are.
+        twins: Tables that `synthesize` made of this result, and never the table that was fitted:
+            their columns are shown as they are.
         schema: The twins' public description.
         dataset: The name of the table; by default the ledger's.
         contact: Who answers questions.
@@ -688,8 +756,8 @@ def write_report(
 
     Raises:
         TypeError: Something without a statement.
-        ValueError: Twins without a schema, or the other way round; no draws; twins that do not fit their schema; a changed
-            ledger.
+        ValueError: Twins without a schema, or the other way round; no draws; twins that do not fit
+            their schema; a changed ledger.
         OSError: The file cannot be written.
 
     Example::
@@ -700,16 +768,22 @@ def write_report(
     """
     statement = result if isinstance(result, Statement) else getattr(result, "statement", None)
     if not isinstance(statement, Statement):
-        raise TypeError(f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement")
+        raise TypeError(
+            f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement"
+        )
     if (twins is None) != (schema is None):
-        raise ValueError("twins and schema belong together: the schema describes the twins' columns. Pass both")
+        raise ValueError(
+            "twins and schema belong together: the schema describes the twins' columns. Pass both"
+        )
     drawn = draws if draws is not None else getattr(result, "draws", None)
     plan = getattr(result, "plan", None)
     page = statement_page(
         statement,
         pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
         course=course_of(result, feature_names or ()),
-        panels=panels_of_draws(drawn or {}, feature_names, intervals=not hasattr(result, "noise_aware")),
+        panels=panels_of_draws(
+            drawn or {}, feature_names, intervals=not hasattr(result, "noise_aware")
+        ),
         note=note,
         budget=None if ledger is None else budget_of(ledger, statement),
         marginals=None if twins is None or schema is None else marginals_of(twins, schema),

@@ -1,9 +1,13 @@
 """Audits: attack a program to measure a lower bound on its ε, for comparison with the claimed upper bound.
 
-No release of an audit is private: an audit repeats its releases, with keys derived from a seed. Audit artificial records.
+No release of an audit is private: an audit repeats its releases, with keys derived from a seed.
+Audit artificial records.
 """
 
-from discreet.methods.audit._audits import audit_fit as audit_fit, audit_mechanism as audit_mechanism
+from discreet.methods.audit._audits import (
+    audit_fit as audit_fit,
+    audit_mechanism as audit_mechanism,
+)
 from discreet.methods.audit._one_run import (
     audit_one_run as audit_one_run,
     one_run_epsilon as one_run_epsilon,

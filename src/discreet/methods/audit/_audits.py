@@ -1,7 +1,8 @@
 """Audits: run a program many times on two neighbouring tables, and attack its releases.
 
-`audit_mechanism` audits any program; `audit_fit` passes it the private step of a fit on two tables. The attacker uses scores:
-those of the caller (such as a likelihood ratio), and those that `learned_scores` learns from the first half of the runs.
+`audit_mechanism` audits any program; `audit_fit` passes it the private step of a fit on two tables.
+The attacker uses scores: those of the caller (such as a likelihood ratio), and those that
+`learned_scores` learns from the first half of the runs.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ Score = Callable[[Released], Float[np.ndarray, " run"]]
 def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
     """Learn scores from the releases of the first half of the runs; axes: runs, then steps if there are two more axes.
 
-    "direction": along the difference of the two means, each number divided by its variance: the best score for
-    independent Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction
-    of their mean difference, which shows noise that is drawn once for all steps.
+    "direction": along the difference of the two means, each number divided by its variance: the
+    best score for independent Gaussian noise and a canary that adds a constant. "spread": how far
+    apart the steps lie in the direction of their mean difference, which shows noise that is drawn
+    once for all steps.
     """
     there = _steps(present)
     gone = _steps(absent)
@@ -104,24 +106,29 @@ def audit_mechanism(
 ) -> Verdict:
     """Compute a lower bound on the ε of a program, from many runs on each of two neighbouring tables.
 
-    Guarantee: since runs are independent, the lower bound exceeds the program's ε at `delta` with probability at most
-    1 - confidence, for any scores. The runs' keys follow from `seed`: another seed is another audit, and the best of many audits
-    is not a valid audit. With a claim for all δ, the attacker's rates are also compared with the whole claim.
+    Guarantee: since runs are independent, the lower bound exceeds the program's ε at `delta` with
+    probability at most 1 - confidence, for any scores. The runs' keys follow from `seed`: another
+    seed is another audit, and the best of many audits is not a valid audit. With a claim for all δ,
+    the attacker's rates are also compared with the whole claim.
 
-    A score and a threshold, in one of the two directions, are chosen on the first half of the runs; Clopper-Pearson bounds on
-    the rates of that one test, from the second half, give ε >= log((TPR - δ) / FPR).
+    A score and a threshold, in one of the two directions, are chosen on the first half of the runs;
+    Clopper-Pearson bounds on the rates of that one test, from the second half, give ε >= log((TPR -
+    δ) / FPR).
 
     Args:
-        with_canary: Function from a key to the release with the canary in the table: an array, or a tree of arrays. JAX traces
-            it; it is mapped over keys, or called in a loop if it contains a mechanism that refuses `vmap`.
+        with_canary: Function from a key to the release with the canary in the table: an array, or a
+            tree of arrays. JAX traces it; it is mapped over keys, or called in a loop if it
+            contains a mechanism that refuses `vmap`.
         without_canary: The same on the neighbouring table.
         claim: The claim: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
         delta: The δ to audit at; 0 for a pure ε.
-        runs: Releases from each table; half of them choose the test. No ε above about log(runs / 11) can be shown.
+        runs: Releases from each table; half of them choose the test. No ε above about log(runs /
+            11) can be shown.
         confidence: Such as 0.99.
         seed: Any integer.
-        scores: Further scores by name, each from released values (run, ...) to a number per run; added to those learned from
-            the first half of the runs. A score may not use one run to score another.
+        scores: Further scores by name, each from released values (run, ...) to a number per run;
+            added to those learned from the first half of the runs. A score may not use one run to
+            score another.
         relation: By default the claim's, or ADD_OR_REMOVE_ONE.
         target: Description of the audited program.
         progress_bar: Show progress after two seconds.
@@ -143,7 +150,9 @@ def audit_mechanism(
     with progress(2 * runs, progress_bar) as bar:
         # The two sides use different keys.
         sides = enumerate((with_canary, without_canary))
-        present, absent = (repeated(program, seed, side, runs, bar.update) for side, program in sides)
+        present, absent = (
+            repeated(program, seed, side, runs, bar.update) for side, program in sides
+        )
     return verdict_of(
         present,
         absent,
@@ -170,7 +179,9 @@ def verdict_of(
     """Judge releases with the canary and without it, as `audit_mechanism` does."""
     half = len(present) // 2
     every = {**learned_scores(present[:half], absent[:half]), **(scores or {})}
-    sides = ({name: np.asarray(score(x)) for name, score in every.items()} for x in (present, absent))
+    sides = (
+        {name: np.asarray(score(x)) for name, score in every.items()} for x in (present, absent)
+    )
     rates = judge(*sides, delta=delta, confidence=confidence)
     whole = claim.profile() if isinstance(claim, PrivacyPlan) else claim
     return Verdict(
@@ -217,7 +228,8 @@ def repeated(
 ) -> Float[np.ndarray, "run *release"]:
     """Run a program with many keys: one compiled program, a thousand keys at a time."""
     keys = jax.random.split(jax.random.fold_in(random.key(seed), side), runs)
-    # A program that is a pytree has its table as a leaf: two tables of one shape are then compiled once.
+    # A program that is a pytree has its table as a leaf: two tables of one shape are then compiled
+    # once.
     program = program if isinstance(program, Partial) else Partial(program)
     size = math.prod(jax.eval_shape(_flat, program, keys[0]).shape) * 4
     if size * 2 * runs > _MOST_BYTES:
@@ -273,20 +285,23 @@ def audit_fit(
 ) -> Verdict:
     """Compute a lower bound on the ε of a fit, to compare with its plan, from many short fits of two neighbouring tables.
 
-    It runs the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees all releases of
-    a fit: the noisy gradient and the private loss of each step. **Use artificial tables**: an audit does not protect them, and
-    its keys are derived from a seed.
+    It runs the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The
+    attacker sees all releases of a fit: the noisy gradient and the private loss of each step. **Use
+    artificial tables**: an audit does not protect them, and its keys are derived from a seed.
 
-    The bound is close to the claim if the neighbours saturate the clipping; `worst_case` makes such tables. For your own model,
-    a good canary is a record whose gradient has norm C and differs from all others.
+    The bound is close to the claim if the neighbours saturate the clipping; `worst_case` makes such
+    tables. For your own model, a good canary is a record whose gradient has norm C and differs from
+    all others.
 
     Args:
-        method: `DPSVI` or `DPSGLD` with the audited plan; or `OnePosteriorSample`, of which one draw is audited: each call of
-            its `run` returns `num_draws` of them.
+        method: `DPSVI` or `DPSGLD` with the audited plan; or `OnePosteriorSample`, of which one
+            draw is audited: each call of its `run` returns `num_draws` of them.
         with_canary: Arguments of `run`: arrays with the records, including the canary.
-        without_canary: The same for the neighbouring table: one record less under ADD_OR_REMOVE_ONE, one replaced under
-            REPLACE_ONE. If the arrays have one length, the caller must make sure that they are neighbours.
-        delta: The δ to audit at; None: the plan's, or a cautious choice; 0 for one posterior sample.
+        without_canary: The same for the neighbouring table: one record less under
+            ADD_OR_REMOVE_ONE, one replaced under REPLACE_ONE. If the arrays have one length, the
+            caller must make sure that they are neighbours.
+        delta: The δ to audit at; None: the plan's, or a cautious choice; 0 for one posterior
+            sample.
         runs: Fits of each table.
         confidence: As in `audit_mechanism`.
         seed: Likewise.
@@ -296,7 +311,8 @@ def audit_fit(
         progress_bar: Show progress after two seconds.
 
     Raises:
-        TypeError, ValueError: Tables that are not neighbours, or errors of `run` and `audit_mechanism`.
+        TypeError, ValueError: Tables that are not neighbours, or errors of `run` and
+            `audit_mechanism`.
     """
     if not isinstance(method, DPSVI | DPSGLD | OnePosteriorSample):
         raise TypeError(
@@ -307,7 +323,11 @@ def audit_fit(
         plan = method.plan
         _check_neighbours(with_canary, without_canary, plan.relation)
         if delta is None:
-            delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
+            delta = (
+                suggest(num_records=plan.num_records).delta
+                if plan.target_delta is None
+                else plan.target_delta
+            )
         return audit_mechanism(
             releases_of(method, *with_canary, init_params=init_params),
             releases_of(method, *without_canary, init_params=init_params),
@@ -322,13 +342,17 @@ def audit_fit(
         )
     _check_neighbours(with_canary, without_canary, method.relation)
     if scores or init_params:
-        raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
+        raise ValueError(
+            "One posterior sample has neither initial values nor steps; omit scores and init_params."
+        )
     claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
     delta = delta or 0.0
     check_options(claim, delta, runs, confidence)
     with progress(2 * runs, progress_bar) as bar:
         sides = enumerate((with_canary, without_canary))
-        present, absent = (_draws(method, args, seed, side, runs, bar.update) for side, args in sides)
+        present, absent = (
+            _draws(method, args, seed, side, runs, bar.update) for side, args in sides
+        )
     return verdict_of(
         present,
         absent,
@@ -342,7 +366,12 @@ def audit_fit(
 
 
 def _draws(
-    method: OnePosteriorSample, args: Sequence[Any], seed: int, side: int, runs: int, done: Callable[[int], object]
+    method: OnePosteriorSample,
+    args: Sequence[Any],
+    seed: int,
+    side: int,
+    runs: int,
+    done: Callable[[int], object],
 ) -> np.ndarray:
     """The last states of chains, as `run` releases them; the chains of one call run together."""
     key = jax.random.fold_in(random.key(seed), side)
@@ -356,9 +385,14 @@ def _draws(
     return np.concatenate(found)[:runs]
 
 
-def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: Relation) -> None:
+def _check_neighbours(
+    with_canary: Sequence[Any], without_canary: Sequence[Any], relation: Relation
+) -> None:
     """Refuse tables whose lengths rule out that they are neighbours."""
-    lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
+    lengths = [
+        {np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)}
+        for side in (with_canary, without_canary)
+    ]
     if any(len(x) != 1 for x in lengths):
         raise ValueError(
             "with_canary and without_canary are the arguments of run, such as (xs, ys): arrays of equally many rows each. "

@@ -1,6 +1,7 @@
 """An audit by a single run: many canaries, each included by its own coin, and guesses about the coins.
 
-`one_run_p_value` bounds the number of right guesses of a private program; `audit_one_run` makes and counts them.
+`one_run_p_value` bounds the number of right guesses of a private program; `audit_one_run` makes and
+counts them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from discreet.privacy.accounting import Relation, neighbours
 Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]
 
 
-def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+def one_run_p_value(
+    num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float
+) -> float:
     """Bound the probability of at least v correct guesses after one run of an (ε, δ)-private program.
 
-    Each of m canaries was a record by an independent fair coin; r guesses were made, v of them correct. If the
-    program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]
+    Each of m canaries was a record by an independent fair coin; r guesses were made, v of them
+    correct. If the program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1
+    + e^ε)) >= k]
 
         P[at least v correct] <= f(v) + 2 m δ max over i = 1..m of (f(v - i) - f(v)) / i.
 
@@ -39,7 +43,8 @@ def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: floa
         ValueError: Numbers out of these ranges.
 
     Reference:
-        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Theorem 5.2.
+        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023,
+        Theorem 5.2.
 
     >>> round(one_run_p_value(100, 100, 60, 0.0, 0.0), 4)
     0.0284
@@ -59,11 +64,14 @@ def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: floa
     return min(1.0, tail + 2 * num_canaries * delta * worst)
 
 
-def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+def one_run_epsilon(
+    num_canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
     """Find the largest ε, rounded down, that the number of correct guesses refutes at δ.
 
-    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (Privacy at some ε
-    implies privacy at any larger one, so refuting one refutes all below it.)
+    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 -
+    confidence. (Privacy at some ε implies privacy at any larger one, so refuting one refutes all
+    below it.)
 
     Args:
         num_canaries: As in `one_run_p_value`.
@@ -106,21 +114,24 @@ def audit_one_run(
 ) -> Verdict:
     """Compute a lower bound on ε from a single run, for fits that are too expensive to repeat thousands of times.
 
-    A fair coin decides whether each canary is in the table. After the run the attacker guesses "in" for the half of `guesses`
-    with the highest scores and "out" for the half with the lowest, and abstains on the others; Theorem 5.2 of the reference
-    bounds the number of correct guesses.
+    A fair coin decides whether each canary is in the table. After the run the attacker guesses "in"
+    for the half of `guesses` with the highest scores and "out" for the half with the lowest, and
+    abstains on the others; Theorem 5.2 of the reference bounds the number of correct guesses.
 
-    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the scores depend
-    on the canaries' coins only through the program's releases. It is looser than many runs: it does not bound the best attack.
+    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 -
+    confidence, if the scores depend on the canaries' coins only through the program's releases. It
+    is looser than many runs: it does not bound the best attack.
 
     Args:
-        run: Function from a seed, for the program's own key, and the Boolean membership of each canary to one score per canary,
-            higher if it seems to be in. `canary_fit` makes one for a plan; for your own model, use the alignment of each
-            canary's gradient with the released ones.
+        run: Function from a seed, for the program's own key, and the Boolean membership of each
+            canary to one score per canary, higher if it seems to be in. `canary_fit` makes one for
+            a plan; for your own model, use the alignment of each canary's gradient with the
+            released ones.
         num_canaries: m.
         claim: A plan or profile, or the ε at `delta`; for records added or removed.
         delta: The δ to audit at. It enters the bound multiplied by m.
-        guesses: Number of guesses, chosen beforehand; None: a fifth of the canaries, and at least ten.
+        guesses: Number of guesses, chosen beforehand; None: a fifth of the canaries, and at least
+            ten.
         confidence: Such as 0.99.
         seed: Any integer; coins and run follow from it.
         target: Description of the audited program.
@@ -129,10 +140,16 @@ def audit_one_run(
         TypeError, ValueError: Arguments that do not make an audit, or invalid scores.
 
     Reference:
-        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Algorithm 1 and Theorem 5.2.
+        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023,
+        Algorithm 1 and Theorem 5.2.
     """
     check_options(claim, delta, 20, confidence)
-    integer("num_canaries", num_canaries, least=10, hint="A thousand are needed to show an epsilon of 3.")
+    integer(
+        "num_canaries",
+        num_canaries,
+        least=10,
+        hint="A thousand are needed to show an epsilon of 3.",
+    )
     guesses = min(num_canaries, max(10, num_canaries // 5)) if guesses is None else guesses
     integer("guesses", guesses, least=2, most=num_canaries)
     relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)

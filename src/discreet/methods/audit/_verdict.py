@@ -1,8 +1,8 @@
 """The statistics of an audit: lower bounds on ε from counts and scores of runs, compared with the claim.
 
-A test on the releases has a true-positive and a false-positive rate, and an (ε, δ)-private program has TPR <= e^ε FPR + δ. So
-Clopper-Pearson bounds on both rates give a lower bound on ε. The test is chosen on one half of the runs and judged by the
-other (`judge`), so the choice needs no correction.
+A test on the releases has a true-positive and a false-positive rate, and an (ε, δ)-private program
+has TPR <= e^ε FPR + δ. So Clopper-Pearson bounds on both rates give a lower bound on ε. The test is
+chosen on one half of the runs and judged by the other (`judge`), so the choice needs no correction.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ def clopper_pearson(
     """
     counts = np.asarray(successes)
     if trials < 1 or (counts < 0).any() or (counts > trials).any():
-        raise ValueError(f"Of {trials} trials {successes} were successes; give counts between 0 and the trials.")
+        raise ValueError(
+            f"Of {trials} trials {successes} were successes; give counts between 0 and the trials."
+        )
     probability("level", level, hint="It is the probability that a bound is wrong, such as 0.01.")
-    low = np.where(counts == 0, 0.0, stats.beta.ppf(level, np.maximum(counts, 1), trials - counts + 1))
-    high = np.where(counts == trials, 1.0, stats.beta.isf(level, counts + 1, np.maximum(trials - counts, 1)))
+    low = np.where(
+        counts == 0, 0.0, stats.beta.ppf(level, np.maximum(counts, 1), trials - counts + 1)
+    )
+    high = np.where(
+        counts == trials, 1.0, stats.beta.isf(level, counts + 1, np.maximum(trials - counts, 1))
+    )
     return low, high
 
 
@@ -64,8 +70,9 @@ def epsilon_lower_bound(
 ) -> Float[np.ndarray, "..."]:
     """Compute the least ε consistent with the two rates of one test at δ: log((TPR - δ) / FPR), and at least 0.
 
-    With a lower bound on the first rate and an upper bound on the second it is a lower bound on ε, with their joint confidence.
-    The other direction, log((1 - FPR - δ) / (1 - TPR)), is the same for the test that guesses the opposite.
+    With a lower bound on the first rate and an upper bound on the second it is a lower bound on ε,
+    with their joint confidence. The other direction, log((1 - FPR - δ) / (1 - TPR)), is the same
+    for the test that guesses the opposite.
 
     Args:
         true_positive_rate: Probability that a test reports the canary if it is present.
@@ -73,8 +80,8 @@ def epsilon_lower_bound(
         delta: The δ of the bound.
 
     Reference:
-        Kairouz, Oh and Viswanath, The composition theorem for differential privacy, ICML 2015, Theorem 2.1; as an audit:
-        Jagielski, Ullman and Oprea, NeurIPS 2020.
+        Kairouz, Oh and Viswanath, The composition theorem for differential privacy, ICML 2015,
+        Theorem 2.1; as an audit: Jagielski, Ullman and Oprea, NeurIPS 2020.
 
     >>> round(float(epsilon_lower_bound(0.5, 0.1, 0.0)), 3)
     1.609
@@ -102,7 +109,8 @@ class Rates:
         false_alarms: Number of times that answer was wrong.
         trials: Runs of each kind.
         true_positive_rate: Lower bound on the probability of `caught`.
-        false_positive_rate: Upper bound on that of `false_alarms`. Both hold jointly at the requested confidence.
+        false_positive_rate: Upper bound on that of `false_alarms`. Both hold jointly at the
+            requested confidence.
     """
 
     score: str
@@ -114,7 +122,9 @@ class Rates:
     false_positive_rate: float
 
     @classmethod
-    def of(cls, score: str, says: str, caught: int, false_alarms: int, trials: int, confidence: float) -> Rates:
+    def of(
+        cls, score: str, says: str, caught: int, false_alarms: int, trials: int, confidence: float
+    ) -> Rates:
         """The rates of a test, with half of the error probability for each of its two bounds."""
         level = (1 - confidence) / 2
         low, _ = clopper_pearson(caught, trials, level)
@@ -130,7 +140,8 @@ class Rates:
         """The program is not μ-Gaussian private for any μ below this: the difference of the rates' normal quantiles.
 
         Reference:
-            Dong, Roth and Su, Gaussian differential privacy, JRSS B 84(1), 2022; as an audit: Nasr et al., USENIX Security 2023.
+            Dong, Roth and Su, Gaussian differential privacy, JRSS B 84(1), 2022; as an audit: Nasr
+            et al., USENIX Security 2023.
         """
         rates = np.array([self.true_positive_rate, self.false_positive_rate])
         if rates[0] <= rates[1]:
@@ -147,9 +158,10 @@ def judge(
 ) -> Rates:
     """Choose the best test among the tails of all scores on the first half of the runs, and judge it by the second.
 
-    Guarantee: if the runs are independent, the returned bounds hold jointly with probability `confidence`, so `Rates.epsilon`
-    exceeds the true ε with probability at most 1 - confidence, at all δ jointly. Only one test is applied to the second half,
-    so the choice needs no correction. A score may depend on the first half, not on the second.
+    Guarantee: if the runs are independent, the returned bounds hold jointly with probability
+    `confidence`, so `Rates.epsilon` exceeds the true ε with probability at most 1 - confidence, at
+    all δ jointly. Only one test is applied to the second half, so the choice needs no correction. A
+    score may depend on the first half, not on the second.
 
     Args:
         present: Values of each score in runs with the canary.
@@ -158,7 +170,8 @@ def judge(
         confidence: Such as 0.99.
 
     Raises:
-        ValueError: Fewer than four runs of each kind, different numbers of them, or a score that is NaN.
+        ValueError: Fewer than four runs of each kind, different numbers of them, or a score that is
+            NaN.
     """
     probability("confidence", confidence, hint="0.99 is a common choice.")
     fraction("delta", delta, hint="It should be well below 1 / number of records.")
@@ -169,9 +182,13 @@ def judge(
         half = len(there) // 2
         for says, top, bottom in (("with", there, gone), ("without", gone, there)):
             for sign in (1.0, -1.0):
-                found, threshold = _best_threshold(sign * top[:half], sign * bottom[:half], delta, level)
+                found, threshold = _best_threshold(
+                    sign * top[:half], sign * bottom[:half], delta, level
+                )
                 if found > best[0]:
-                    caught, wrong = (int(np.sum(sign * x[half:] > threshold)) for x in (top, bottom))
+                    caught, wrong = (
+                        int(np.sum(sign * x[half:] > threshold)) for x in (top, bottom)
+                    )
                     best = found, Rates.of(name, says, caught, wrong, len(there) - half, confidence)
     assert best[1] is not None
     return best[1]
@@ -190,7 +207,9 @@ def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
     return there, gone
 
 
-def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: float) -> tuple[float, float]:
+def _best_threshold(
+    top: np.ndarray, bottom: np.ndarray, delta: float, level: float
+) -> tuple[float, float]:
     """The largest lower bound on ε over thresholds between values, and the threshold that attains it."""
     values = np.unique(np.concatenate([top, bottom]))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -202,7 +221,9 @@ def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: fl
     if len(between) > 2 * _ENDS + _BETWEEN:
         inner = np.linspace(_ENDS, len(between) - _ENDS - 1, _BETWEEN).astype(int)
         between = np.concatenate([between[:_ENDS], between[inner], between[-_ENDS:]])
-    caught, wrong = (len(x) - np.searchsorted(np.sort(x), between, side="right") for x in (top, bottom))
+    caught, wrong = (
+        len(x) - np.searchsorted(np.sort(x), between, side="right") for x in (top, bottom)
+    )
     low, _ = clopper_pearson(caught, len(top), level)
     _, high = clopper_pearson(wrong, len(bottom), level)
     found = epsilon_lower_bound(low, high, delta)
@@ -238,20 +259,21 @@ class Verdict:
 
     Attributes:
         target: Description of the audited program.
-        epsilon_lower: Lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
-            most 1 - confidence.
+        epsilon_lower: Lower bound on ε at `delta`. For a program whose ε is the claimed one it
+            exceeds that with probability at most 1 - confidence.
         claimed_epsilon: The claimed upper bound at `delta`; infinite if there is none.
         delta: The δ of both bounds.
         confidence: Probability that the lower bound is valid.
         runs: Number of releases, with and without the canary together.
         relation: Name of the relation between the two tables.
         score: The statistic that the attacker uses.
-        power: Lower bound on the attacker's true-positive rate at a false-positive rate of at most `false_alarm`; NaN after one
-            run.
+        power: Lower bound on the attacker's true-positive rate at a false-positive rate of at most
+            `false_alarm`; NaN after one run.
         false_alarm: Upper bound on the false-positive rate; NaN after one run.
-        allowed_power: The largest true-positive rate that the claim, at all δ, permits at that false-positive rate; NaN if ε is
-            claimed at one δ only.
-        mu_lower: The program is not μ-Gaussian private below this μ; NaN after one run. Not a bound on ε.
+        allowed_power: The largest true-positive rate that the claim, at all δ, permits at that
+            false-positive rate; NaN if ε is claimed at one δ only.
+        mu_lower: The program is not μ-Gaussian private below this μ; NaN after one run. Not a bound
+            on ε.
         evidence: The counts behind the bounds.
     """
 
@@ -281,7 +303,12 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings; missing numbers are None."""
-        content = {"format": FORMAT, "is_private": False, "contradicted": self.contradicted, "gap": self.gap}
+        content = {
+            "format": FORMAT,
+            "is_private": False,
+            "contradicted": self.contradicted,
+            "gap": self.gap,
+        }
         content |= dataclasses.asdict(self)
         return finite_or_none(content)
 
@@ -295,26 +322,38 @@ class Verdict:
 
     def __str__(self) -> str:
         title = f"Audit of {self.target}"
-        claimed = f"ε = {self.claimed_epsilon:.4g}" if math.isfinite(self.claimed_epsilon) else "no ε"
+        claimed = (
+            f"ε = {self.claimed_epsilon:.4g}" if math.isfinite(self.claimed_epsilon) else "no ε"
+        )
         sure = f"{100 * self.confidence:g} %"
-        counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.evidence.items())
+        counts = ", ".join(
+            f"{name.replace('_', ' ')} {count:,}" for name, count in self.evidence.items()
+        )
         lines = [
             f"ε is at least {self.epsilon_lower:.4g} at δ = {self.delta:g} ({sure} confidence); the claim is {claimed}.",
             f"Neighbours: {IN_WORDS.get(self.relation, self.relation)}. Runs: {self.runs:,}.",
             f"Score: {self.score}. {counts}.",
         ]
         if not math.isnan(self.power):
-            allowed = "." if math.isnan(self.allowed_power) else f"; the claim allows {self.allowed_power:.4g}."
+            allowed = (
+                "."
+                if math.isnan(self.allowed_power)
+                else f"; the claim allows {self.allowed_power:.4g}."
+            )
             lines.append(
                 f"The attacker is right in at least {self.power:.4g} of cases at a false-positive rate of at most "
                 f"{self.false_alarm:.4g}{allowed}"
             )
             lines.append(f"It is not μ-Gaussian private for a μ below {self.mu_lower:.4g}.")
         wrapped = [textwrap.fill(x, WIDTH) for x in (*lines, self._conclusion())]
-        return "\n".join([title, "=" * len(title), "", *wrapped[:-1], "", f"{wrapped[-1]}\n", NOT_PRIVATE])
+        return "\n".join(
+            [title, "=" * len(title), "", *wrapped[:-1], "", f"{wrapped[-1]}\n", NOT_PRIVATE]
+        )
 
     def _conclusion(self) -> str:
-        by_chance = f"a true claim is contradicted with probability {1 - self.confidence:.2g} at most."
+        by_chance = (
+            f"a true claim is contradicted with probability {1 - self.confidence:.2g} at most."
+        )
         if self.epsilon_lower > self.claimed_epsilon:
             return (
                 "CONTRADICTED: the program reveals more about one record than is claimed. Either the claim is wrong, or it is "
@@ -351,16 +390,22 @@ def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -
         raise ValueError("There is no verdict to draw. Pass at least one.")
     figure = new_figure(8.0, 1.1 + 0.33 * len(verdicts))
     axes = figure.subplots()
-    farthest = max(x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x))
+    farthest = max(
+        x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x)
+    )
     for row, verdict in enumerate(verdicts):
         shade = "0.5" if verdict.contradicted else "0.8"
         reached = min(verdict.epsilon_lower, farthest)
         axes.barh(row, reached, height=0.6, color=shade)
         if math.isfinite(verdict.claimed_epsilon):
-            axes.plot([verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2)
+            axes.plot(
+                [verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2
+            )
         if verdict.contradicted:
             axes.text(max(reached, 0.0), row, "  contradicted", va="center", fontsize="small")
-    axes.set_yticks(range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small")
+    axes.set_yticks(
+        range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small"
+    )
     axes.set_ylim(len(verdicts) - 0.4, -0.6)
     accused = any(verdict.contradicted for verdict in verdicts)
     axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)

@@ -45,8 +45,8 @@ class WorstCase:
         method: A `DPSVI` or a `DPSGLD` of a model that each record pulls in its own direction.
         with_canary: Arguments of `run`; the canary is record 0.
         without_canary: The same for the neighbour.
-        scores: The likelihood ratio of the two cases, the optimal attack if the step is correct; empty with an adaptive
-            clipping norm.
+        scores: The likelihood ratio of the two cases, the optimal attack if the step is correct;
+            empty with an adaptive clipping norm.
     """
 
     method: DPSVI | DPSGLD
@@ -56,28 +56,34 @@ class WorstCase:
 
     def audit(self, **options: Any) -> Verdict:
         """Audit it with `audit_fit` and its options."""
-        return audit_fit(self.method, self.with_canary, self.without_canary, scores=self.scores, **options)
+        return audit_fit(
+            self.method, self.with_canary, self.without_canary, scores=self.scores, **options
+        )
 
 
-def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
+def worst_case(
+    plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0
+) -> WorstCase:
     """Make neighbours that saturate a plan: the canary's gradient has norm 1e6 C, in its own direction.
 
-    The other records have gradient zero, except with batches of fixed size: there they all pull against the canary, so that a
-    record drawn in its place is as far from it as possible.
+    The other records have gradient zero, except with batches of fixed size: there they all pull
+    against the canary, so that a record drawn in its place is as far from it as possible.
 
     Args:
         plan: The audited plan. Its number of steps should be small.
         method: "DPSVI" or "DPSGLD".
-        others: Number of records beside the canary, under ADD_OR_REMOVE_ONE: the guarantee covers tables of any length, and in
-            short ones a batch is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
-        loss_share: The private loss's share of the release, as in `DPSVI`. Above 0 the canary's loss exceeds its bound, too, and
-            only learned scores are used.
+        others: Number of records beside the canary, under ADD_OR_REMOVE_ONE: the guarantee covers
+            tables of any length, and in short ones a batch is far from its expected size. Under
+            REPLACE_ONE there are `plan.num_records` records in all.
+        loss_share: The private loss's share of the release, as in `DPSVI`. Above 0 the canary's
+            loss exceeds its bound, too, and only learned scores are used.
 
     Raises:
         ValueError: An unknown method, or no record beside the canary.
 
     Reference:
-        Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient canaries).
+        Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient
+        canaries).
     """
     integer("others", others, hint="The table without the canary needs a record.")
     _refuse_schedule(plan)
@@ -115,7 +121,8 @@ def canary_fit(
         method: "DPSVI" or "DPSGLD".
 
     Returns:
-        A function from a seed and the Boolean membership of each canary to a score for each: the log-likelihood ratio.
+        A function from a seed and the Boolean membership of each canary to a score for each: the
+        log-likelihood ratio.
 
     Raises:
         ValueError: A plan for another relation, or with an adaptive clipping norm.
@@ -173,7 +180,11 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
         absent = ((1.0, -full),)
     else:
         present = ((1 - q, 0.0), (q, norm))
-        absent = ((1.0, 0.0),) if neighbours(plan.relation).hides_membership else ((1 - q, 0.0), (q, -norm))
+        absent = (
+            ((1.0, 0.0),)
+            if neighbours(plan.relation).hides_membership
+            else ((1 - q, 0.0), (q, -norm))
+        )
     # The counts have their share of the release, so the noise on the gradient is a little more.
     stddev = plan.noise_multiplier * norm / math.sqrt(1 - plan.clipping.count_share)
     top, bottom = (_log_density(mixture, released, stddev) for mixture in (present, absent))
@@ -181,5 +192,9 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
 
 
 def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
-    parts = [np.log(weight) + stats.norm.logpdf(x, mean, stddev) for weight, mean in mixture if weight > 0]
+    parts = [
+        np.log(weight) + stats.norm.logpdf(x, mean, stddev)
+        for weight, mean in mixture
+        if weight > 0
+    ]
     return np.asarray(special.logsumexp(parts, axis=0))

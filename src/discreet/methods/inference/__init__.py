@@ -2,12 +2,14 @@
 
 Files, in reading order:
 
-- the model: `_records`, `_levels` and `_plates` (which rows), `_programs`, `_tables_outside`, `_structure` with `_autoguides` and
-  `_point_guide`, `_elbo` with `_start`, `_couplings` and `_support` (what is refused);
-- the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`, `_processes`, `_loop`, `_proof`;
+- the model: `_records`, `_levels` and `_plates` (which rows), `_programs`, `_tables_outside`,
+  `_structure` with `_autoguides` and `_point_guide`, `_elbo` with `_start`, `_couplings` and
+  `_support` (what is refused);
+- the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`,
+  `_processes`, `_loop`, `_proof`;
 - its result: `_forms`, `_tail`, `_noise_aware`, `_result`;
-- the methods: `_dpsvi` with `_defaults`; `_dpsgld` with `_langevin`; `_ops` with `_points`, `_tempering` and `_chains`, or
-  `_envelope` and `_exact`; `_products`, for private Newton.
+- the methods: `_dpsvi` with `_defaults`; `_dpsgld` with `_langevin`; `_ops` with `_points`,
+  `_tempering` and `_chains`, or `_envelope` and `_exact`; `_products`, for private Newton.
 """
 
 from importlib import import_module
@@ -19,7 +21,11 @@ from discreet.methods.inference._dpsvi import (
     update_in_loop as update_in_loop,
 )
 from discreet.methods.inference._point_guide import NoPointError as NoPointError
-from discreet.methods.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
+from discreet.methods.inference._processes import (
+    FAILED as FAILED,
+    START_AGAIN as START_AGAIN,
+    Processes as Processes,
+)
 from discreet.methods.inference._records import (
     Records as Records,
     check_public as check_public,
@@ -62,14 +68,20 @@ if TYPE_CHECKING:
     )
     from discreet.methods.inference._levels import with_levels as with_levels
     from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
-    from discreet.methods.inference._ops import OnePosteriorSample as OnePosteriorSample, OPSResult as OPSResult
+    from discreet.methods.inference._ops import (
+        OnePosteriorSample as OnePosteriorSample,
+        OPSResult as OPSResult,
+    )
     from discreet.methods.inference._points import (
         Latents as Latents,
         computed as computed,
         latents_of as latents_of,
         objective_of_points as objective_of_points,
     )
-    from discreet.methods.inference._products import kinds_of as kinds_of, other_values as other_values
+    from discreet.methods.inference._products import (
+        kinds_of as kinds_of,
+        other_values as other_values,
+    )
     from discreet.methods.inference._tempering import DrawsPlan as DrawsPlan, Tempering as Tempering
 
 

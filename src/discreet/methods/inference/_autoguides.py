@@ -1,7 +1,8 @@
 """NumPyro's AutoGuides, set up on artificial records.
 
-An AutoGuide searches initial values at its first call, by the model's density on the arguments of that call. Here this call gets
-artificial records, so that its parameters start independently of the data. AutoGuides that would read data later are refused.
+An AutoGuide searches initial values at its first call, by the model's density on the arguments of
+that call. Here this call gets artificial records, so that its parameters start independently of the
+data. AutoGuides that would read data later are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _DATA_READING_GUIDES = (
 SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 
 
-def check_kind_of_guide(guide: Program, guides: Sequence[Any], local_latents: Sequence[str]) -> None:
+def check_kind_of_guide(
+    guide: Program, guides: Sequence[Any], local_latents: Sequence[str]
+) -> None:
     """Refuse AutoGuides that read the data, and a point guide for a model with latents inside the record plate."""
     if reading := [part for part in guides if isinstance(part, _DATA_READING_GUIDES)]:
         raise ValueError(
@@ -83,9 +86,9 @@ def set_up_auto_guides(
 ) -> None:
     """Set up an AutoGuide on artificial rows, discarding any earlier setup; of other guides there is nothing to set up.
 
-    An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
-    been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
-    which the guide must not see.
+    An AutoGuide searches initial values until the model's density is finite on the arguments of its
+    first call. Had that been a call with data, the initial values would depend on them. `hidden`
+    has values of the sites that are summed out, which the guide must not see.
     """
 
     def fixed(site: Message) -> Any:
@@ -107,10 +110,13 @@ def set_up_auto_guides(
     try:
         for part in guides:
             part.prototype_trace = None
-            seen = handlers.block(handlers.substitute(part.model, substitute_fn=fixed), hide=list(hidden))
+            seen = handlers.block(
+                handlers.substitute(part.model, substitute_fn=fixed), hide=list(hidden)
+            )
             part.model = WholePlates(seen, record_plates, len(rows[0]))
         with compiled_search(), handlers.block(), handlers.seed(rng_seed=key):
-            # Its first call also draws from it, operation by operation, each of which would be compiled.
+            # Its first call also draws from it, operation by operation, each of which would be
+            # compiled.
             alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
             first_call = functools.partial(set_up_prototype, guide) if alone else guide
             first_call(*args, **kwargs)

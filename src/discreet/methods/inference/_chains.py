@@ -1,7 +1,8 @@
 """NUTS chains that stand in for exact draws, and diagnostics of them.
 
-The guarantee of `_ops` is that of exact draws. A chain approaches them, and nothing but its last state is released: the states
-before it, step sizes and acceptance rates are functions of the data. So are the diagnostics, which are not private.
+The guarantee of `_ops` is that of exact draws. A chain approaches them, and nothing but its last
+state is released: the states before it, step sizes and acceptance rates are functions of the data.
+So are the diagnostics, which are not private.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Chains(NamedTuple):
 
     # for each of the point guide's parameters an array (chain, draw, ...), unconstrained
     states: dict[str, Float[np.ndarray, "chain draw ..."]]
-    divergent: Bool[np.ndarray, "chain draw"]  # which transitions left the region where the integrator can be trusted
+    divergent: Bool[
+        np.ndarray, "chain draw"
+    ]  # which transitions left the region where the integrator can be trusted
 
 
 class _QuietNUTS(NUTS):
@@ -63,7 +66,8 @@ def run_chains(
 
     def target(leaves: Sequence[Array]) -> None:
         psi: dict[str, Array] = {
-            name: jnp.asarray(numpyro.sample(name, _flat(x.shape)), x.dtype) for name, x in shapes.items()
+            name: jnp.asarray(numpyro.sample(name, _flat(x.shape)), x.dtype)
+            for name, x in shapes.items()
         }
         # The model's own sites are none of the sampler's business, and it is computed as elsewhere.
         with handlers.block(), jax.enable_x64(as_asked):
@@ -98,14 +102,17 @@ class Diagnostics:
     None of it is a proof. Chains that all missed a part of the posterior agree with one another.
 
     Attributes:
-        split_r_hat: For each unconstrained parameter, split R-hat of each coordinate; near 1 is good, above 1.01 is not.
+        split_r_hat: For each unconstrained parameter, split R-hat of each coordinate; near 1 is
+            good, above 1.01 is not.
         effective_sample_size: Likewise, of all chains together.
         divergences: Transitions after warm-up that NUTS calls divergent; any is a warning.
-        distance: The largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
-            the second halves: an estimate, from finitely many draws, of a lower bound on the total variation between them.
-            It is not a bound on the total variation between the released draw and the posterior.
-        distance_by_chance: Upper limit of `distance` in 95 % of cases where all draws follow one law (from the
-            effective sample sizes): nothing smaller can be seen with chains of this length.
+        distance: The largest Kolmogorov distance, over coordinates, between a chain and the others
+            or between the first and the second halves: an estimate, from finitely many draws, of a
+            lower bound on the total variation between them. It is not a bound on the total
+            variation between the released draw and the posterior.
+        distance_by_chance: Upper limit of `distance` in 95 % of cases where all draws follow one
+            law (from the effective sample sizes): nothing smaller can be seen with chains of this
+            length.
     """
 
     split_r_hat: dict[str, Float[np.ndarray, "..."]]
@@ -140,13 +147,16 @@ def diagnose(chains: Chains) -> Diagnostics:
     return Diagnostics(r_hat, size, int(chains.divergent.sum()), distance, by_chance)
 
 
-def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray, " dim"]) -> tuple[float, float]:
+def _distance(
+    flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray, " dim"]
+) -> tuple[float, float]:
     """The largest Kolmogorov distance over all comparisons, and Bonferroni's bound on it by chance."""
     from scipy.stats import ks_2samp
 
     num_chains, num_draws, dim = flat.shape
     half = num_draws // 2
-    # Samples of n and m differ by d with probability 2 exp(-2 d^2 nm / (n + m)) at most, here as a share of the whole.
+    # Samples of n and m differ by d with probability 2 exp(-2 d^2 nm / (n + m)) at most, here as a
+    # share of the whole.
     share = min((num_chains - 1) / num_chains**2, 1 / 4)
     log_level = np.log(_FALSE_ALARM / (2 * (num_chains + 1) * dim))
     largest = 0.0
@@ -154,6 +164,8 @@ def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray
         x = flat[:, :, i]
         pairs = [(x[c], np.delete(x, c, axis=0).reshape(-1)) for c in range(num_chains)]
         pairs.append((x[:, :half].reshape(-1), x[:, half:].reshape(-1)))
-        largest = max(largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs))
+        largest = max(
+            largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs)
+        )
     fewest = min(float(sizes.min()), num_chains * num_draws)
     return largest, min(float(np.sqrt(-log_level / (2 * share * fewest))), 1.0)

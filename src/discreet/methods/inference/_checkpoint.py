@@ -1,7 +1,8 @@
 """Checkpoints of a fit, from which it continues after a crash.
 
-A checkpoint is the state of the loop, what the loop has collected, and the key. The first one is written before the debit, later
-ones when they are due. `_saved` has the folder, and checks that another call is that of the same fit.
+A checkpoint is the state of the loop, what the loop has collected, and the key. The first one is
+written before the debit, later ones when they are due. `_saved` has the folder, and checks that
+another call is that of the same fit.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Progress:
 class Checkpoint(SavedFit):
     """A folder with the state of a fit, from which it continues after a crash; without a folder, it does nothing.
 
-    Guarantee: whenever the process dies, the continued fit makes the same releases, to the bit. No step draws its noise for
-    another state, since data, model, plan and options must be the same.
+    Guarantee: whenever the process dies, the continued fit makes the same releases, to the bit. No
+    step draws its noise for another state, since data, model, plan and options must be the same.
 
     The file contains the records' memory, too, and the key (`SavedFit`, which has the arguments).
     """
@@ -64,7 +65,12 @@ class Checkpoint(SavedFit):
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
-        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["figures"]], [found["norms"]])
+        progress = Progress(
+            jnp.asarray(found["mean"], mean.dtype),
+            found["done"],
+            [found["figures"]],
+            [found["norms"]],
+        )
         return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
 
     @property
@@ -72,13 +78,17 @@ class Checkpoint(SavedFit):
         """True if a checkpoint is due."""
         return self._path is not None and time.perf_counter() >= self._due
 
-    def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
+    def keep(
+        self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool
+    ) -> None:
         """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
         if self.processes.count > 1:
             self.processes.same_state(state._replace(rng_key=None))
         self._write(state, progress, recorder, finished=finished)
 
-    def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
+    def _write(
+        self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool
+    ) -> None:
         if self._path is None:
             return
         started = time.perf_counter()

@@ -1,18 +1,21 @@
 """The check for couplings between records in a model or a guide.
 
-A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log density of all records
-together is the sum of that of each alone, at any values of the latents. That fails with a mean over the table, the number of
-rows, or rows that are shifted, sorted or reversed against one another. Privacy does not depend on it, since a record evaluated
-alone meets no other; but the fit would be that of another model.
+A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log
+density of all records together is the sum of that of each alone, at any values of the latents. That
+fails with a mean over the table, the number of rows, or rows that are shifted, sorted or reversed
+against one another. Privacy does not depend on it, since a record evaluated alone meets no other;
+but the fit would be that of another model.
 
-So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
-guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
-out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
-support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
+So artificial rows are evaluated together and alone, at the same values of everything random: the
+shared latents (drawn by the guide), those of each record (moderate values in their support,
+whatever the guide is), and one value of each that is summed out. Their number is a prime, so that a
+shift by any amount but its multiples moves them. Rows whose values lie outside a support are
+replaced by the placeholder record. The guide's density of the records' latents is compared
+likewise.
 
-A program that draws random numbers besides its latents (dropout) draws others for a row alone than for many. There the
-mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of the rows is computed, which is zero for sums
-over rows.
+A program that draws random numbers besides its latents (dropout) draws others for a row alone than
+for many. There the mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of
+the rows is computed, which is zero for sums over rows.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ _ROWS = 101
 
 def moved_start(psi: Values, rng: np.random.Generator) -> Any:
     """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
-    return jax.tree.map(lambda x: np.asarray(x) + rng.uniform(0.1, 0.2, x.shape).astype(x.dtype), psi)
+    return jax.tree.map(
+        lambda x: np.asarray(x) + rng.uniform(0.1, 0.2, x.shape).astype(x.dtype), psi
+    )
 
 
 def refuse_couplings(objective: Objective, psi: Values) -> None:
@@ -77,32 +82,55 @@ def _compare(
     summed = [site for site in structure.summed if site.name in names]
     choices = {site.name: site.values()[rng.integers(site.size, size=_ROWS)] for site in summed}
     axes = {site.name: site.axis for site in summed}
-    together = {name: jnp.asarray(np.concatenate(list(x), axis=axes[name])) for name, x in choices.items()}
+    together = {
+        name: jnp.asarray(np.concatenate(list(x), axis=axes[name])) for name, x in choices.items()
+    }
 
-    def run(rows: Any, given: Values, shared: Any, key: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def run(
+        rows: Any, given: Values, shared: Any, key: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The log density of each site, and the records' latents."""
-        start = ((name, at, jnp.expand_dims(objective.local_start[name], at)) for name, at in structure.local_params)
-        own = {name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at)) for name, at, x in start}
+        start = (
+            (name, at, jnp.expand_dims(objective.local_start[name], at))
+            for name, at in structure.local_params
+        )
+        own = {
+            name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at))
+            for name, at, x in start
+        }
         values = {**shared, **own, **given}
         trace = objective.programs.trace(program, rows, key, values, rule=rule)
-        return {name: log_density(trace[name]) for name in names}, {name: trace[name]["value"] for name in local}
+        return {name: log_density(trace[name]) for name in names}, {
+            name: trace[name]["value"] for name in local
+        }
 
     def rule(site: Message) -> Any:
         """A value of a record's latent in the model, without a sampler, which may take long to compile."""
-        if site["type"] != "sample" or site["value"] is not None or what == "guide" or site["name"] not in local:
+        if (
+            site["type"] != "sample"
+            or site["value"] is not None
+            or what == "guide"
+            or site["name"] not in local
+        ):
             return value_of_improper(site)
         transform = biject_to(site["fn"].support)
         shape = transform.inverse_shape(site["kwargs"].get("sample_shape", ()) + site["fn"].shape())
-        return transform(jnp.asarray(np.random.default_rng(1).uniform(-1.0, 1.0, shape), jnp.float32))
+        return transform(
+            jnp.asarray(np.random.default_rng(1).uniform(-1.0, 1.0, shape), jnp.float32)
+        )
 
     def share(psi: Any, key: Any) -> dict[str, Any]:
         params = objective.constrain(psi)
         return {**params, **objective.draw_globals(params, key)}
 
-    def of_all(rows: Any, given: Values, shared: Any, key: Any) -> tuple[Float[Array, "row"], dict[str, Any]]:
+    def of_all(
+        rows: Any, given: Values, shared: Any, key: Any
+    ) -> tuple[Float[Array, "row"], dict[str, Any]]:
         densities, values = run(rows, {**together, **given}, shared, key)
         found = [
-            jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
+            jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1)
+            for n in densities
+            if n not in whole
         ]
         # Terms of no single row count with the first row: then the sum over all rows is compared.
         of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
@@ -113,7 +141,8 @@ def _compare(
         densities, _ = run([x[None] for x in row], given, shared, key)
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
-    # Fixed keys make the check deterministic; several, since one draw of the latents may hide a coupling.
+    # Fixed keys make the check deterministic; several, since one draw of the latents may hide a
+    # coupling.
     keys = _keys()
     shapes = jax.eval_shape(share, psi, keys[0])
     few = [x[:1] for x in made_up[0]]
@@ -142,12 +171,17 @@ def _compare(
                 given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
                 given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
                 inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
-                first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
+                first, second = (
+                    _choose(*x, placeholders) for x in zip(inside, made_up, strict=True)
+                )
                 (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
                 if is_random:
                     pairs = ((a, b) for a in (first, second) for b in (first, second))
                     found = [
-                        np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs
+                        np.asarray(
+                            all_together(_choose(half, *x), values, shared, key)[0], np.float64
+                        )
+                        for x in pairs
                     ]
                     one_way = found[0] - found[1]
                     other = found[2] - found[3]
@@ -158,7 +192,8 @@ def _compare(
                 return True
         return False
 
-    # What is compiled quickly may round otherwise alone than together, which a chaotic model, such as sin(1e5 x), makes large.
+    # What is compiled quickly may round otherwise alone than together, which a chaotic model, such
+    # as sin(1e5 x), makes large.
     if couples(run_once) and couples(jax.jit):
         _refuse_coupling(what, whole[0] if whole else None)
 
@@ -183,14 +218,19 @@ def _refuse_coupling(what: str, joint: str | None) -> NoReturn:
 
 def _choose(which: Any, rows: Sequence[Any], others: Sequence[Any]) -> list[np.ndarray]:
     """Rows of one table or of the other."""
-    return [np.where(which.reshape(-1, *[1] * (np.ndim(x) - 1)), x, y) for x, y in zip(rows, others, strict=True)]
+    return [
+        np.where(which.reshape(-1, *[1] * (np.ndim(x) - 1)), x, y)
+        for x, y in zip(rows, others, strict=True)
+    ]
 
 
 def _axis(one: Any, many: Any) -> int | None:
     """The axis that numbers the records; None: there is no such axis, or more than one."""
     if len(one.shape) != len(many.shape):
         return None
-    changed = [i for i, sizes in enumerate(zip(one.shape, many.shape, strict=True)) if sizes[0] != sizes[1]]
+    changed = [
+        i for i, sizes in enumerate(zip(one.shape, many.shape, strict=True)) if sizes[0] != sizes[1]
+    ]
     return changed[0] if len(changed) == 1 and many.shape[changed[0]] == _ROWS else None
 
 

@@ -20,9 +20,10 @@ from discreet.privacy.sampling import PoissonSampling
 def guide_for(model: Any) -> Callable[..., Any]:
     """The default guide of a model.
 
-    A model of a whole table has its own. Others get independent normals (`AutoNormal`) that start at unconstrained latents of
-    0: NumPyro's starting point is random, noisy steps are too expensive to recover from it, and a Poisson regression that
-    starts at a rate of e⁴ clips for a hundred steps.
+    A model of a whole table has its own. Others get independent normals (`AutoNormal`) that start
+    at unconstrained latents of 0: NumPyro's starting point is random, noisy steps are too expensive
+    to recover from it, and a Poisson regression that starts at a rate of e⁴ clips for a hundred
+    steps.
     """
     own = getattr(model, "guide", None)
     return AutoNormal(model, init_loc_fn=init_to_feasible) if own is None else own()
@@ -32,8 +33,9 @@ def guide_for(model: Any) -> Callable[..., Any]:
 class Defaults:
     """Public settings of a fit, and the plan and `DPSVI` that follow from them.
 
-    These are the settings of every fit that is given none: of estimators, of the command line, of models of one's own.
-    `defaults_for` has others for a model with `default_settings`, such as `MixtureOfProducts`.
+    These are the settings of every fit that is given none: of estimators, of the command line, of
+    models of one's own. `defaults_for` has others for a model with `default_settings`, such as
+    `MixtureOfProducts`.
 
     Attributes:
         model: A NumPyro model, or a whole table's, such as `MixtureOfProducts(schema)`.
@@ -61,7 +63,8 @@ class Defaults:
 
         Args:
             epsilon: Target.
-            delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most (`discreet.accounting.suggest`).
+            delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most
+                (`discreet.accounting.suggest`).
             num_records: Public number of records.
             relation: The neighbouring relation.
 
@@ -108,8 +111,8 @@ def defaults_for(model: Any) -> Defaults:
     """Look up public defaults for a model; docs/models.md lists them.
 
     Args:
-        model: A NumPyro model of records, such as a regression of `discreet.models` or one of your own; or a table's model
-            such as `MixtureOfProducts(schema)`.
+        model: A NumPyro model of records, such as a regression of `discreet.models` or one of your
+            own; or a table's model such as `MixtureOfProducts(schema)`.
 
     Raises:
         TypeError: Not a model.
@@ -120,5 +123,7 @@ def defaults_for(model: Any) -> Defaults:
     (1000, 1000)
     """
     if not callable(getattr(model, "model", model)):
-        raise TypeError(f"A {type(model).__name__} is no model: pass a NumPyro model, or one of discreet.models.")
+        raise TypeError(
+            f"A {type(model).__name__} is no model: pass a NumPyro model, or one of discreet.models."
+        )
     return Defaults(model, **getattr(model, "default_settings", {}))

@@ -1,6 +1,7 @@
 """Differentially private stochastic gradient Langevin dynamics: draws from the posterior itself, by a noisy chain.
 
-`releases_of` makes a function of its key from a DPSVI or DPSGLD, to be run many times over by an audit.
+`releases_of` makes a function of its key from a DPSVI or DPSGLD, to be run many times over by an
+audit.
 """
 
 from __future__ import annotations
@@ -48,32 +49,38 @@ from discreet.privacy.verify import Certificate
 class DPSGLD:
     """Draws from a NumPyro model's posterior by a private Langevin chain.
 
-    Each step makes the release of `DPSVI` at the chain's place theta, the global latents in unconstrained space:
+    Each step makes the release of `DPSVI` at the chain's place theta, the global latents in
+    unconstrained space:
 
         R = sum of clip_C(-grad log p(record | theta)) + noise of standard deviation sigma C,
         theta <- theta - (eta_t / 2) (R / q - grad log p(theta)) + extra noise.
 
-    A Langevin chain needs noise of variance eta_t. The release brings (eta_t sigma C / (2 q))^2 of it, and the extra
-    noise what is missing, if anything: together the larger of the two. So a noise multiplier up to `free_noise_multiplier`
-    costs the chain nothing, and one above makes it hotter than the posterior.
+    A Langevin chain needs noise of variance eta_t. The release brings (eta_t sigma C / (2 q))^2 of
+    it, and the extra noise what is missing, if anything: together the larger of the two. So a noise
+    multiplier up to `free_noise_multiplier` costs the chain nothing, and one above makes it hotter
+    than the posterior.
 
-    Guarantee: that of `DPSVI`; all iterates, and so all draws, are together `plan.event()`. The extra noise is
-    post-processing and lowers no epsilon here: to gain from it, let the plan have `free_noise_multiplier`.
+    Guarantee: that of `DPSVI`; all iterates, and so all draws, are together `plan.event()`. The
+    extra noise is post-processing and lowers no epsilon here: to gain from it, let the plan have
+    `free_noise_multiplier`.
 
-    Not guaranteed: that the draws are the posterior's. Clipping, the noise of batches, noise above the free one and a
-    finite step size each change the law of the chain, and nothing in the result measures by how much.
+    Not guaranteed: that the draws are the posterior's. Clipping, the noise of batches, noise above
+    the free one and a finite step size each change the law of the chain, and nothing in the result
+    measures by how much.
 
     Args:
-        model: An ordinary NumPyro model without latents of records and without `param` sites: array arguments hold records
-            along their leading axis.
+        model: An ordinary NumPyro model without latents of records and without `param` sites: array
+            arguments hold records along their leading axis.
         plan: The privacy plan, with a fixed clipping norm.
-        step_size: (a, b, gamma) for eta_t = a (b + t)^-gamma, or a function of t = 0, 1, ... for JAX to trace. For N
-            records of unit information a few tenths of 1 / N suits.
+        step_size: (a, b, gamma) for eta_t = a (b + t)^-gamma, or a function of t = 0, 1, ... for
+            JAX to trace. For N records of unit information a few tenths of 1 / N suits.
         burn_in: Fraction of the steps whose iterates are no draws, in [0, 1).
         thinning: Every so many steps of the rest is a draw, counted back from the last.
-        init_loc_fn: One of NumPyro's `init_to_*`, evaluated on the placeholder; None: the origin of unconstrained space.
+        init_loc_fn: One of NumPyro's `init_to_*`, evaluated on the placeholder; None: the origin of
+            unconstrained space.
         placeholder: As in `DPSVI`.
-        loss_share: Share of the release given to a private estimate of -log p(records, theta); as in `DPSVI`, but 0.
+        loss_share: Share of the release given to a private estimate of -log p(records, theta); as
+            in `DPSVI`, but 0.
         microbatch_size: As in `DPSVI`.
         static_kwargs: Public keyword arguments of the model.
 
@@ -81,7 +88,8 @@ class DPSGLD:
         ValueError, TypeError: An argument that cannot be used, before any budget is spent.
 
     Reference:
-        Wang, Fienberg and Smola, Privacy for free, ICML 2015 (Algorithm 2); Welling and Teh, ICML 2011.
+        Wang, Fienberg and Smola, Privacy for free, ICML 2015 (Algorithm 2); Welling and Teh, ICML
+        2011.
     """
 
     @in_own_settings
@@ -127,7 +135,9 @@ class DPSGLD:
                 "mechanism out of the plan, or fit with DPSVI."
             )
         self.plan = plan
-        self.burn_in = fraction("burn_in", burn_in, hint="It is a fraction of the steps, such as 0.5.")
+        self.burn_in = fraction(
+            "burn_in", burn_in, hint="It is a fraction of the steps, such as 0.5."
+        )
         self.thinning = integer("thinning", thinning, 1, plan.num_steps, hint="1 keeps every step.")
         self.step_sizes = step_sizes(schedule, plan.num_steps)
         self._made = True
@@ -143,16 +153,19 @@ class DPSGLD:
     def free_noise_multiplier(self) -> float:
         """The largest noise multiplier whose release brings no more noise than Langevin dynamics need anyway, in any step.
 
-        2 q / (C sqrt(eta)) for the longest step size eta. A plan with it has the least epsilon of those that leave the
-        chain's law alone ("privacy for free").
+        2 q / (C sqrt(eta)) for the longest step size eta. A plan with it has the least epsilon of
+        those that leave the chain's law alone ("privacy for free").
         """
-        return 2 * self.plan.rate / (self.contribution_bound * math.sqrt(float(self.step_sizes.max())))
+        return (
+            2 * self.plan.rate / (self.contribution_bound * math.sqrt(float(self.step_sizes.max())))
+        )
 
     def epsilon_2015(self, delta: float) -> Bound2015:
         """Compute epsilon of this run by the constants and advanced composition of Wang et al. (2015).
 
-        A historical figure with conditions of its own, not discreet's claim (that is `plan.epsilon(delta)`). Unlike that
-        one it counts the extra noise. See `discreet.accounting.langevin_epsilon_2015`.
+        A historical figure with conditions of its own, not discreet's claim (that is
+        `plan.epsilon(delta)`). Unlike that one it counts the extra noise. See
+        `discreet.accounting.langevin_epsilon_2015`.
 
         Args:
             delta: The delta at which to state it.
@@ -206,8 +219,9 @@ class DPSGLD:
             kwargs: Likewise.
 
         Returns:
-            Draws, iterates and the statement. A chain that left the finite numbers says so by a RuntimeWarning, which as an error
-            has the chain as `partial_result`, and in `diverged_at`.
+            Draws, iterates and the statement. A chain that left the finite numbers says so by a
+            RuntimeWarning, which as an error has the chain as `partial_result`, and in
+            `diverged_at`.
 
         Raises:
             PrivacyError: The verifier found no proof, or a worse event than the plan's.
@@ -265,14 +279,17 @@ class DPSGLD:
     ) -> tuple[dict[str, np.ndarray], Bool[np.ndarray, " kept"]]:
         """The latents' values at iterates, and whether all there is finite: they, the prior's density and its gradient."""
         objective: Objective = self._dpsvi._initialised().objective
-        _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._dpsvi._shapes))
+        _, unravel = ravel_pytree(
+            jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._dpsvi._shapes)
+        )
         # The point guide draws nothing, so that any key will do.
         key = jax.random.key(0)
 
         def one(flat: Array) -> tuple[dict[str, Array], Bool[Array, ""]]:
             draws = objective.draw_posterior(objective.constrain(unravel(flat)), key, 1)
             slope = jax.value_and_grad(lambda x: objective.link(unravel(x), key)[1])(flat)
-            # A step does not follow a gradient that is no number, so that a chain which ran away may stand still.
+            # A step does not follow a gradient that is no number, so that a chain which ran away
+            # may stand still.
             fine = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves((draws, slope))]).all()
             return {name: x[0] for name, x in draws.items()}, fine
 
@@ -284,15 +301,16 @@ class DPSGLDResult(Released, what="chain of private Langevin dynamics", parts=ki
     """The outcome of `DPSGLD.run`. Everything in it is covered by `statement`; it holds no key, and can be pickled.
 
     Attributes:
-        draws: For each global latent the kept draws, constrained, along the leading axis. They follow one another in a
-            chain: neighbours are alike.
+        draws: For each global latent the kept draws, constrained, along the leading axis. They
+            follow one another in a chain: neighbours are alike.
         draw_steps: Number of releases made when each draw was kept.
         step_sizes: eta_t of all the plan's steps.
         losses: Private estimates of -log p(records, theta), in nats; NaN without a `loss_share`.
         trace: The iterates, unconstrained.
         statement: The privacy statement.
         plan: The plan of the run.
-        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the
+            same.
         diverged_at: The first step of the trace after which something was not finite; None: all is.
     """
 
@@ -311,7 +329,8 @@ class DPSGLDResult(Released, what="chain of private Langevin dynamics", parts=ki
 
         Args:
             key: Any JAX key.
-            num_samples: Number of draws; up to the number of kept draws all are distinct, beyond it they repeat.
+            num_samples: Number of draws; up to the number of kept draws all are distinct, beyond it
+                they repeat.
 
         Returns:
             For each global latent an array with the draws along the leading axis.
@@ -321,7 +340,9 @@ class DPSGLDResult(Released, what="chain of private Langevin dynamics", parts=ki
         """
         integer("num_samples", num_samples)
         self._check_finite()
-        words = random.as_threefry(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
+        words = random.as_threefry(
+            random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+        )
         kept = len(self.draw_steps)
         chosen = jax.random.choice(words, kept, (num_samples,), replace=num_samples > kept)
         return {name: jnp.asarray(x)[chosen] for name, x in self.draws.items()}
@@ -361,20 +382,23 @@ def releases_of(
 ) -> Callable[[PRNGKeyArray], Float[Array, "step release"]]:
     """The releases of a fit at each step, as a function of its key: the program that `run` compiles, for auditing.
 
-    The same samplers, step and noise, in the same loop, which can be mapped over keys. For audits of artificial records only:
-    nothing is proved, debited or stated, so it takes only keys from a seed, which are not private.
+    The same samplers, step and noise, in the same loop, which can be mapped over keys. For audits
+    of artificial records only: nothing is proved, debited or stated, so it takes only keys from a
+    seed, which are not private.
 
     Args:
         method: A `DPSVI` or a `DPSGLD`.
         args: The records, as `run` takes them.
-        init_params: As in `DPSVI.run`. Initial values are the same for all keys: an attacker knows them.
+        init_params: As in `DPSVI.run`. Initial values are the same for all keys: an attacker knows
+            them.
         kwargs: Likewise.
 
     Returns:
-        A function from a key to one row for each step, and a pytree of the records that it holds. In a row are the gradient
-        that the optimizer was given, times q, so for a point guide in unconstrained space the noisy sum itself and q times the
-        slope of the prior; then the private loss, unless its share is 0; the shares of clipped and of counted records; and C,
-        if it moves.
+        A function from a key to one row for each step, and a pytree of the records that it holds.
+        In a row are the gradient that the optimizer was given, times q, so for a point guide in
+        unconstrained space the noisy sum itself and q times the slope of the prior; then the
+        private loss, unless its share is 0; the shares of clipped and of counted records; and C, if
+        it moves.
 
     Raises:
         TypeError, ValueError: As `run`. The function itself refuses keys that are secret.
@@ -392,7 +416,9 @@ def releases_of(
 
 
 @functools.lru_cache(maxsize=8)
-def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float[Array, "step release"]]:
+def _program(
+    step: PrivateStep, drawing: Any, steps: int
+) -> Callable[..., Float[Array, "step release"]]:
     """One function for all tables, so that those of one shape are compiled once."""
 
     def releases(
@@ -410,7 +436,12 @@ def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float
         )
         losses = figures[:, : int(step.loss_share > 0)]
         return jnp.concatenate(
-            [gradients * jnp.reshape(numbers.rate, (-1, 1)), losses, figures[:, 1:], *[norms[:, None]] * step.adapts],
+            [
+                gradients * jnp.reshape(numbers.rate, (-1, 1)),
+                losses,
+                figures[:, 1:],
+                *[norms[:, None]] * step.adapts,
+            ],
             axis=1,
         )
 

@@ -1,7 +1,8 @@
 """Differentially private stochastic variational inference, with NumPyro's verbs.
 
-`init`, `update` and `evaluate` are for your own loops. `run` does everything: it checks the arguments, makes the statement,
-proves the program, debits the ledger, and makes the releases (`_loop`). All refusals come before the debit.
+`init`, `update` and `evaluate` are for your own loops. `run` does everything: it checks the
+arguments, makes the statement, proves the program, debits the ledger, and makes the releases
+(`_loop`). All refusals come before the debit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._loop import run_steps, update_once
 from discreet.methods.inference._processes import Processes
 from discreet.methods.inference._proof import certify_fit, check_provable, with_proof
-from discreet.methods.inference._records import Program, Records, check_public, refuse_tables, take_apart
+from discreet.methods.inference._records import (
+    Program,
+    Records,
+    check_public,
+    refuse_tables,
+    take_apart,
+)
 from discreet.methods.inference._result import DPSVIResult, draw_posterior, result_of, warn_of_use
 from discreet.methods.inference._saved import versions
 from discreet.methods.inference._start import loss_at_start
@@ -83,7 +90,8 @@ def explain_steps(args: Sequence[Any]) -> Iterator[None]:
 def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the options of NumPyro's `SVI.run` from the keyword arguments of `run`.
 
-    `stable_update` has no effect: a record whose gradient is not finite contributes zero in any case.
+    `stable_update` has no effect: a record whose gradient is not finite contributes zero in any
+    case.
     """
     rest = dict(kwargs)
     rest.pop("stable_update", None)
@@ -125,23 +133,25 @@ class DPSVI:
         plan: The privacy plan.
         perturb: "latents", the rule above; or "parameters", d3p's rule (gradients of the whole
             ELBO in all variational parameters, one guide draw a record), for comparison.
-        placeholder: One artificial record (or several) in place of data where data must not be read: arrays as for
-            `run`. None: zeros, or ones where zeros are impossible.
+        placeholder: One artificial record (or several) in place of data where data must not be
+            read: arrays as for `run`. None: zeros, or ones where zeros are impossible.
         loss_share: Share of the squared sensitivity given to the private loss, in [0, 1). The
             noise on the gradient grows by 1 / sqrt(1 - loss_share): one per cent for 0.02. With
             0 the losses are NaN.
         loss_bound: Losses further than this many nats from the placeholder's are clipped in the
-            private loss (never in the gradient), which biases it. Its noise grows with the bound. None: the placeholder's
-            loss, at least 1.
+            private loss (never in the gradient), which biases it. Its noise grows with the bound.
+            None: the placeholder's loss, at least 1.
         microbatch_size: Rows processed at once. None: the batch, or as many as fit in a gibibyte.
-        local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
-            data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
-            and they are never released. None: like "private" for records' latents in an AutoNormal or AutoDelta, where the
-            plan's batches and `perturb` permit it; other such sites are refused.
+        local: "private": the guide's `param` sites may have a value for each record, along one
+            axis. They stay beside the data: `run` updates them without noise for the records of
+            each batch, before their clipped gradients are taken, and they are never released. None:
+            like "private" for records' latents in an AutoNormal or AutoDelta, where the plan's
+            batches and `perturb` permit it; other such sites are refused.
         local_optim: Optimizer of those, as `optim`; None: the same.
-        local_updates: Number of updates of a record's parameters each time it is in a batch. They must keep up with the global
-            ones: for 2,000 records with a mean each, in 500 steps of 200 records, one update found 0.2 for the spread of these
-            means, and 20 found SVI's 0.85.
+        local_updates: Number of updates of a record's parameters each time it is in a batch. They
+            must keep up with the global ones: for 2,000 records with a mean each, in 500 steps of
+            200 records, one update found 0.2 for the spread of these means, and 20 found SVI's
+            0.85.
         static_kwargs: Public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -209,7 +219,8 @@ class DPSVI:
                 f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
                 "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
             )
-        # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
+        # Here guides are reparametrised and discrete latents of one record are summed out: then
+        # these are Trace_ELBO.
         same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
         if type(self.loss) not in same or getattr(self.loss, "multi_sample_guide", False):
             raise ValueError(
@@ -217,7 +228,11 @@ class DPSVI:
                 "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
             )
         choice("perturb", self.perturb, ("latents", "parameters"))
-        fraction("loss_share", self.loss_share, hint="0.02 costs one per cent more noise on the gradient.")
+        fraction(
+            "loss_share",
+            self.loss_share,
+            hint="0.02 costs one per cent more noise on the gradient.",
+        )
         count_share = self.plan.clipping.count_share
         if self.loss_share + count_share >= 1.0:
             raise ValueError(
@@ -226,16 +241,34 @@ class DPSVI:
             )
         if self.loss_bound is not None:
             must = "positive and finite, in nats: from 1e-30 to 1e30, as 32-bit arithmetic has it"
-            real("loss_bound", self.loss_bound, 1e-30, 1e30, must=must, hint="None takes the placeholder's loss.")
+            real(
+                "loss_bound",
+                self.loss_bound,
+                1e-30,
+                1e30,
+                must=must,
+                hint="None takes the placeholder's loss.",
+            )
         if self.microbatch_size is not None:
             integer("microbatch_size", self.microbatch_size)
         check_public(self.static_kwargs)
-        integer("local_updates", self.local_updates, hint="It is the number of updates that a record makes in a batch.")
+        integer(
+            "local_updates",
+            self.local_updates,
+            hint="It is the number of updates that a record makes in a batch.",
+        )
         if self.local is None:
             return
-        choice("local", self.local, ("private",), hint="None refuses guides with parameters of the records' own.")
+        choice(
+            "local",
+            self.local,
+            ("private",),
+            hint="None refuses guides with parameters of the records' own.",
+        )
         if self.perturb == "parameters":
-            raise ValueError('local="private" needs perturb="latents": d3p\'s rule has no private memory.')
+            raise ValueError(
+                'local="private" needs perturb="latents": d3p\'s rule has no private memory.'
+            )
         if not self.plan.sampling.independent:
             raise ValueError(
                 f'local="private" with {type(self.plan.sampling).__name__} is refused: in its batches, drawing one record '
@@ -245,7 +278,9 @@ class DPSVI:
 
     def _refuse_local(self, what: str) -> None:
         """Refuse methods without row numbers if records have a memory."""
-        if self.local is not None or (self._current is not None and self._current.local is not None):
+        if self.local is not None or (
+            self._current is not None and self._current.local is not None
+        ):
             raise ValueError(
                 f"Each record has variational parameters of its own here, and {what} cannot assign them to rows. Fit with run, "
                 "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
@@ -255,7 +290,11 @@ class DPSVI:
 
     @in_own_settings
     def init(
-        self, rng_key: PRNGKeyArray, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        init_params: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> DPSVIState:
         """Create the initial state, from shapes and dtypes of the arguments, never values.
 
@@ -273,19 +312,25 @@ class DPSVI:
         """
         key = random.check_key(rng_key)
         random.check_unused(key, random.INIT)
-        state = self._init(key, take_apart(args, kwargs, programs=(self.model, self.guide)), init_params)
+        state = self._init(
+            key, take_apart(args, kwargs, programs=(self.model, self.guide)), init_params
+        )
         self._refuse_local("update, which init is for,")
         # Updates that a caller compiles cannot be watched: let a key start one fit only.
         random.claim(key, random.INIT)
         return state
 
-    def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
+    def _init(
+        self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None
+    ) -> DPSVIState:
         if isinstance(key, Tracer):
             raise TypeError(
                 "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
             )
         # None: records have a private memory if they need one.
-        may_keep = self.local is None and self.plan.sampling.independent and self.perturb == "latents"
+        may_keep = (
+            self.local is None and self.plan.sampling.independent and self.perturb == "latents"
+        )
         objective, psi, start_key = Objective.of(
             records,
             key,
@@ -299,7 +344,10 @@ class DPSVI:
             num_records=self.plan.num_records,
             keeps_local=None if may_keep else self.local is not None,
         )
-        signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
+        signature = (
+            records.signature,
+            tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi)),
+        )
         if signature not in self._steps:
             self._steps[signature] = self._private_step(objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
@@ -311,7 +359,9 @@ class DPSVI:
         optim_state = start_optimizer(self.optim, psi, key, objective)
         return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
-    def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
+    def _private_step(
+        self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray
+    ) -> PrivateStep:
         local = None
         own = dict(objective.local_start)
         if own:
@@ -323,13 +373,21 @@ class DPSVI:
         perturbed = psi if whole else jax.eval_shape(objective.link, psi, key)[0]
         reached = objective.reached(perturbed, self.plan.num_records if whole else None)
         leaves = jax.tree.leaves_with_path(perturbed)
-        released = sum(x.size for _, x in itertools.compress(leaves, reached)) + 3  # with loss and counts
+        released = (
+            sum(x.size for _, x in itertools.compress(leaves, reached)) + 3
+        )  # with loss and counts
         name_at = 0 if whole else 1
-        others = [path[name_at].key for (path, _), is_reached in zip(leaves, reached, strict=True) if not is_reached]
+        others = [
+            path[name_at].key
+            for (path, _), is_reached in zip(leaves, reached, strict=True)
+            if not is_reached
+        ]
         return PrivateStep(
             objective=objective,
             optim=self.optim,
-            optim_digest=optimizer_digest(self.optim, psi, start_optimizer(self.optim, psi, key, objective)),
+            optim_digest=optimizer_digest(
+                self.optim, psi, start_optimizer(self.optim, psi, key, objective)
+            ),
             released=released,
             loss_share=self.loss_share,
             loss_bound=self.loss_bound,
@@ -345,8 +403,8 @@ class DPSVI:
         plan = self.plan
         sampling = plan.sampling
         size = plan.num_records
-        # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
-        # secret order, too.
+        # A device's part of a batch is about as long as a Poisson sample of its records, whatever
+        # the sampler. Its rows are in secret order, too.
         rows = sampling.typical_size(size)
         capacity = sampling.capacity(size)
         shuffled = sampling.shuffled(size)
@@ -355,13 +413,17 @@ class DPSVI:
         return {
             "engine": BookKeepingEngine(rows, capacity, shuffled, self.microbatch_size),
             "mechanism": plan.mechanism,
-            "levels": max(levels_for(extreme(plan.noise_multipliers), released) for extreme in (min, max)),
+            "levels": max(
+                levels_for(extreme(plan.noise_multipliers), released) for extreme in (min, max)
+            ),
             "adapts": plan.clipping.adapts,
             "count_share": plan.clipping.count_share,
             "num_records": plan.num_records,
         }
 
-    def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
+    def _begin(
+        self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None
+    ) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
         self.plan.check_size(records.size)
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
@@ -369,7 +431,11 @@ class DPSVI:
 
     @in_own_settings
     def update(
-        self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
+        self,
+        state: DPSVIState,
+        *args: Any,
+        mask: Bool[Array, "record"] | None = None,
+        **kwargs: Any,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
         """Make one release from a batch that the caller drew, and one step of the optimizer.
 
@@ -384,7 +450,8 @@ class DPSVI:
             kwargs: Likewise.
 
         Returns:
-            The next state, and a private estimate of the negative ELBO of all records, in nats, biased by `loss_bound`.
+            The next state, and a private estimate of the negative ELBO of all records, in nats,
+            biased by `loss_bound`.
 
         Raises:
             ValueError: `init` was not called, the batch does not fit the plan, the plan's
@@ -393,7 +460,13 @@ class DPSVI:
         return self._update(state, args, kwargs, mask, hedged=False)
 
     def _update(
-        self, state: DPSVIState, args: Sequence[Any], kwargs: Mapping[str, Any], mask: Any, *, hedged: bool
+        self,
+        state: DPSVIState,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        mask: Any,
+        *,
+        hedged: bool,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
         """`update`; if `hedged` nobody claims the state, and the noise depends on what it hides."""
         self._refuse_local("update")
@@ -405,7 +478,9 @@ class DPSVI:
                 "them, or leave rate_schedule out of the plan."
             )
         step = self._step_for(records)
-        plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
+        plan.sampling.check_rows(
+            records.size, plan.num_records, plan.relation, masked=mask is not None
+        )
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
         if mask.shape != (records.size,) or mask.dtype != jnp.bool_:
             raise ValueError(
@@ -441,7 +516,9 @@ class DPSVI:
         """Values of the `param` sites, constrained. They are releases and may be published."""
         return self._initialised().objective.constrain(self.optim.get_params(state.optim_state))
 
-    def evaluate(self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
+    def evaluate(
+        self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any
+    ) -> Float[Array, ""]:
         """Compute the exact negative ELBO of given records, in nats: **not private**.
 
         Args:
@@ -470,7 +547,9 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
-    def _over(self, mesh: Any, records: Records, state: DPSVIState) -> tuple[PrivateStep, list[Any], DPSVIState]:
+    def _over(
+        self, mesh: Any, records: Records, state: DPSVIState
+    ) -> tuple[PrivateStep, list[Any], DPSVIState]:
         """The step, the records and the first state over a mesh's devices; None: on the one where they are."""
         step = self._initialised()
         if mesh is None:
@@ -494,8 +573,9 @@ class DPSVI:
     ) -> Certificate:
         """Prove from the fit's own jaxpr what `run` will reveal about one record: all steps, and every iterate.
 
-        Takes the arguments of `run`, of which only shapes and dtypes are used. The gradient engine is trusted to fulfil its
-        contract; the loss of one record is a separate program there, which cannot read another.
+        Takes the arguments of `run`, of which only shapes and dtypes are used. The gradient engine
+        is trusted to fulfil its contract; the loss of one record is a separate program there, which
+        cannot read another.
 
         Raises:
             PrivacyError: There is no proof.
@@ -526,9 +606,10 @@ class DPSVI:
     ) -> DPSVIResult:
         """Fit the model: draw the plan's batches, make its number of releases, account for them.
 
-        The verifier checks the program before it runs (`certify`), and refuses it if its event exceeds the plan's.
-        Ctrl-C or SIGTERM stops and returns the state so far; the cost is the whole plan's, whose horizon was fixed. An error
-        after the spending, such as that of a signal handler, has the `DPSVIResult` so far as its `partial_result`.
+        The verifier checks the program before it runs (`certify`), and refuses it if its event
+        exceeds the plan's. Ctrl-C or SIGTERM stops and returns the state so far; the cost is the
+        whole plan's, whose horizon was fixed. An error after the spending, such as that of a signal
+        handler, has the `DPSVIResult` so far as its `partial_result`.
 
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
@@ -537,14 +618,19 @@ class DPSVI:
             progress_bar: Show progress after two seconds.
             delta: Delta of the statement; None: the plan's, or a cautious choice.
             init_params: Public initial values of `param` sites.
-            require_proof: Refuse to run without a proof that the plan covers. With False the statement says what is missing.
-            keep_gradients: Keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
+            require_proof: Refuse to run without a proof that the plan covers. With False the
+                statement says what is missing.
+            keep_gradients: Keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`.
+                They are releases.
             ledger: The table's budget, debited just before the first release.
-            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
-            person: Name of the column that identifies persons, if each record is a person: the statement and the ledger then
-                name the person as the unit of privacy.
-            max_rows: With `person`, the largest number of rows of a person in a record. Not checked, since `run` gets records.
-            mesh: Devices along one axis, of all processes, over which the records are spread; see docs/scale.md.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process
+                dies. Keep it secret.
+            person: Name of the column that identifies persons, if each record is a person: the
+                statement and the ledger then name the person as the unit of privacy.
+            max_rows: With `person`, the largest number of rows of a person in a record. Not
+                checked, since `run` gets records.
+            mesh: Devices along one axis, of all processes, over which the records are spread; see
+                docs/scale.md.
             kwargs: Likewise.
 
         Returns:
@@ -562,7 +648,9 @@ class DPSVI:
                     stack.enter_context(exclusive(checkpoint))
                 check_provable(require_proof)
                 key = random.check_key(rng_key)
-                records = take_apart(args, without_svi_words(kwargs), mesh, (self.model, self.guide))
+                records = take_apart(
+                    args, without_svi_words(kwargs), mesh, (self.model, self.guide)
+                )
                 if mesh is not None:
                     Shards.of(mesh, records.size, records.leaves)
             saved = Checkpoint(checkpoint, key, processes)
@@ -575,8 +663,14 @@ class DPSVI:
                 psi = self.optim.get_params(state.optim_state)
                 refuse_tables(step.objective.held, [records.size], (self.model, self.guide))
                 shards = step.shards
-                parts = [(leaves, None)] if shards is None else shards.parts(leaves, shards.where(state.rng_key))
-                refuse_outside_support(step.objective, psi, parts, laid=shards is not None and shards.laid)
+                parts = (
+                    [(leaves, None)]
+                    if shards is None
+                    else shards.parts(leaves, shards.where(state.rng_key))
+                )
+                refuse_outside_support(
+                    step.objective, psi, parts, laid=shards is not None and shards.laid
+                )
                 dim = sum(x.size for x in jax.tree.leaves(psi))
                 if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
                     raise ValueError(
@@ -584,18 +678,27 @@ class DPSVI:
                         "the trace's 64 MiB. Omit it, or plan fewer steps."
                     )
                 # Stated before it is spent: what cannot be accounted for must not run.
-                statement = self._terms(delta, saved.reproducible, keep_gradients, Unit(person, max_rows))
+                statement = self._terms(
+                    delta, saved.reproducible, keep_gradients, Unit(person, max_rows)
+                )
                 options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
                 if step.shards is not None:
-                    # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
+                    # On other devices sums round otherwise, and the same noise on other sums would
+                    # give the difference away.
                     statement = statement.with_notes(step.shards.in_words())
                     options = (*options, step.shards, *step.shards.devices())
             table = saved.digest(records.leaves)
             if processes.count > 1:
-                told = f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
-                processes.agree(versions=versions(), plan=str(self.plan), options=told, records=table)
+                told = (
+                    f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
+                )
+                processes.agree(
+                    versions=versions(), plan=str(self.plan), options=told, records=table
+                )
             with processes.together():
-                certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
+                certified = functools.partial(
+                    certify_fit, step, self.plan, state, leaves, keep_gradients
+                )
                 saved.describe(plan=self.plan, options=str(options), records=table)
                 if saved.run_id:
                     saved.describe(program=certified().fingerprint)
@@ -623,7 +726,9 @@ class DPSVI:
                 )
             except BaseException as error:
                 if (partial := error.__dict__.pop("partial_outcome", None)) is not None:
-                    error.__dict__["partial_result"] = result_of(step, partial, act.statement, self.plan)
+                    error.__dict__["partial_result"] = result_of(
+                        step, partial, act.statement, self.plan
+                    )
                     error.add_note(
                         f"The plan is spent. This error's partial_result has the fit after {partial.steps} of "
                         f"{self.plan.num_steps} steps."
@@ -631,12 +736,16 @@ class DPSVI:
                 raise
             stated = act.statement
             if processes.count > 1:
-                stated = statement_from_dict(json.loads(processes.from_first(stated.to_json().encode())))
+                stated = statement_from_dict(
+                    json.loads(processes.from_first(stated.to_json().encode()))
+                )
             result = result_of(step, outcome, stated, self.plan)
             warn_of_use(result, stated)
             return result
 
-    def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit) -> Statement:
+    def _terms(
+        self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit
+    ) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""
         count_share = self.plan.clipping.count_share
         words = getattr(self.optim, "words", IN_STEPS)
@@ -645,22 +754,28 @@ class DPSVI:
 
         def cost(share: float, other: float) -> str:
             """More noise on the gradient than without this share, beside the other one."""
-            return (
-                f"(costing {100 * (math.sqrt((1 - other) / (1 - other - share)) - 1):.1f} % more noise on the gradient)"
-            )
+            return f"(costing {100 * (math.sqrt((1 - other) / (1 - other - share)) - 1):.1f} % more noise on the gradient)"
 
         released = [words["released"]]
         if keep_gradients:
             released.append("the noisy gradient of every step")
         if self.loss_share > 0:
-            far = "by more than its size" if self.loss_bound is None else f"by more than {self.loss_bound:g} nats"
+            far = (
+                "by more than its size"
+                if self.loss_bound is None
+                else f"by more than {self.loss_bound:g} nats"
+            )
             released.append(
                 f"a private loss estimate at every step, biased where losses of {noun}s differ {far} from an artificial one's "
                 + cost(self.loss_share, count_share)
             )
         released.append(
             "at every step the noisy numbers of gradients within the clipping norm and beyond it"
-            + (", and so the clipping norms " if isinstance(self.plan.clipping, AdaptiveClipping) else " ")
+            + (
+                ", and so the clipping norms "
+                if isinstance(self.plan.clipping, AdaptiveClipping)
+                else " "
+            )
             + cost(count_share, self.loss_share)
         )
         notes: list[str] = []
@@ -696,7 +811,9 @@ class DPSVI:
         )
 
     @in_own_settings
-    def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
+    def posterior(
+        self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int
+    ) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.
 
         Raises:
@@ -715,9 +832,9 @@ def update_in_loop(
 ) -> tuple[DPSVIState, Float[Array, ""]]:
     """`DPSVI.update` for a loop that the caller compiles, as d3p's programs do.
 
-    Guarantee: that of `update` if each state is used once, which nobody can check within a compiled loop. Two releases from one
-    state have unrelated noise unless they are the same: `random.key_for`. They cost as much as two steps, and no plan counts the
-    second.
+    Guarantee: that of `update` if each state is used once, which nobody can check within a compiled
+    loop. Two releases from one state have unrelated noise unless they are the same:
+    `random.key_for`. They cost as much as two steps, and no plan counts the second.
     """
     return dpsvi._update(state, args, {}, mask, hedged=True)
 
@@ -731,7 +848,9 @@ def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> s
         return first, after, optim.get_params(after)
 
     state = None if state is None else jax.eval_shape(lambda: state)
-    return program_digest(jax.make_jaxpr(step)(psi, state, psi, jax.ShapeDtypeStruct((), jnp.float32)))
+    return program_digest(
+        jax.make_jaxpr(step)(psi, state, psi, jax.ShapeDtypeStruct((), jnp.float32))
+    )
 
 
 def as_numpyro_optim(optim: Any) -> Any:
@@ -765,7 +884,8 @@ def _refuse_special(optim: Any) -> None:
                 "optim is optax.lookahead, which needs parameters of its own type, with slow copies, and a fit has one set of "
                 "them. Pass the optimizer within it; DPSVIResult.params are a mean of the last iterates already."
             ) from None
-        # Whatever else it may need (names of parameters, the loss's value) it will say when it is used.
+        # Whatever else it may need (names of parameters, the loss's value) it will say when it is
+        # used.
         if isinstance(error, TypeError) and "value_fn" in str(error):
             raise ValueError(
                 "optim evaluates the loss many times a step (a line search, as in optax.lbfgs), each of which would be a "
@@ -773,7 +893,9 @@ def _refuse_special(optim: Any) -> None:
             ) from None
 
 
-def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
+def start_optimizer(
+    optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective
+) -> Any:
     """The optimizer's first state; one that draws noise (`Langevin`) starts with a key, for an objective."""
     return optim.start(psi, key, objective) if hasattr(optim, "start") else optim.init(psi)
 
@@ -781,7 +903,8 @@ def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objec
 def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> Objective:
     """The objective of a `DPSVI`, for fits of invented records.
 
-    Of the arguments, which are the model's, only shapes and dtypes are used. Errors as for `DPSVI.init`.
+    Of the arguments, which are the model's, only shapes and dtypes are used. Errors as for
+    `DPSVI.init`.
     """
     dpsvi._init(key, take_apart(arguments, {}), None)
     return dpsvi._initialised().objective

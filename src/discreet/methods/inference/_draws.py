@@ -1,8 +1,9 @@
 """The random bits of a batch, made at once instead of record by record.
 
-The requests for bits are found in the loss's jaxpr and replaced by an input, which one long keystream fills. The law of the draws
-is the same, independent uniform bits for each row. They belong to places in the batch, not to records; that changes no guarantee,
-since they are independent of the records, secret, and alike in every place. Requests whose key takes another way (into a loop,
+The requests for bits are found in the loss's jaxpr and replaced by an input, which one long
+keystream fills. The law of the draws is the same, independent uniform bits for each row. They
+belong to places in the batch, not to records; that changes no guarantee, since they are independent
+of the records, secret, and alike in every place. Requests whose key takes another way (into a loop,
 as in rejection samplers) stay as they are, with a key a row.
 """
 
@@ -19,7 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, jaxpr_as_fun, primitives, types_of, unstack_p
+from discreet._jax import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    aval,
+    bind,
+    jaxpr_as_fun,
+    primitives,
+    types_of,
+    unstack_p,
+)
 from discreet.privacy import random
 
 KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
@@ -40,7 +52,8 @@ _DERIVATIONS = frozenset(
         unstack_p,
     }
 )
-# Values that are alike have the same number: the key, what is derived from it and from constants. None: any value.
+# Values that are alike have the same number: the key, what is derived from it and from constants.
+# None: any value.
 _Name = int | None
 _Named = tuple[_Name, Any]
 
@@ -65,16 +78,26 @@ class Draws:
         """The bits of all rows, and True if they are valid (`random.fast_bits`)."""
         words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
         if not sum(words):
-            return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
+            return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(
+                True
+            )
         stream, right = random.fast_bits(key, sum(words))
         starts = itertools.accumulate(words, initial=0)
         parts = [stream[start : start + n] for start, n in zip(starts, words, strict=False)]
-        return [_shaped(part, x, num_rows) for part, x in zip(parts, self.requests, strict=True)], right
+        return [
+            _shaped(part, x, num_rows) for part, x in zip(parts, self.requests, strict=True)
+        ], right
 
-    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
+    def loss(
+        self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]
+    ) -> Float[Array, ""]:
         """The record's loss with these bits; `key` serves the requests that are not among them."""
         inputs = jax.tree.leaves((parameters, record, key))
-        (loss,) = _Run(bits)(self.program, inputs) if self.requests else jaxpr_as_fun(self.program)(*inputs)
+        (loss,) = (
+            _Run(bits)(self.program, inputs)
+            if self.requests
+            else jaxpr_as_fun(self.program)(*inputs)
+        )
         return loss
 
 
@@ -93,7 +116,8 @@ def _shaped(words: Array, like: jax.ShapeDtypeStruct, num_rows: int) -> Array:
 class _Run:
     """Evaluates a jaxpr with the requests answered from `bits`, or, without `bits`, only collects the requests.
 
-    Requests with one key and of one shape are one request: a program that is run twice with a key draws the same.
+    Requests with one key and of one shape are one request: a program that is run twice with a key
+    draws the same.
     """
 
     bits: Sequence[Array] | None
@@ -116,7 +140,9 @@ class _Run:
     def _inside(self, closed: ClosedJaxpr, inputs: Iterable[_Named]) -> list[_Named]:
         jaxpr = closed.jaxpr
         fixed = [(self._name(("constant", id(x))), x) for x in closed.consts]
-        known: dict[Var, _Named] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*fixed, *inputs], strict=True))
+        known: dict[Var, _Named] = dict(
+            zip([*jaxpr.constvars, *jaxpr.invars], [*fixed, *inputs], strict=True)
+        )
 
         def read(atom: Any) -> _Named:
             if isinstance(atom, Literal):
@@ -124,7 +150,11 @@ class _Run:
             return known[atom]
 
         for equation in jaxpr.eqns:
-            known.update(zip(equation.outvars, self._apply(equation, map(read, equation.invars)), strict=True))
+            known.update(
+                zip(
+                    equation.outvars, self._apply(equation, map(read, equation.invars)), strict=True
+                )
+            )
         return list(map(read, jaxpr.outvars))
 
     def _apply(self, equation: JaxprEqn, inputs: Iterable[_Named]) -> Iterable[_Named]:
@@ -139,7 +169,11 @@ class _Run:
         if derived and equation.primitive in _DERIVATIONS and None not in names:
             way = equation.primitive, str(equation.params), *names
             made = [self._name((*way, i), is_key=True) for i in range(len(made))]
-        values = [None] * len(made) if self.bits is None else bind(equation, [value for _, value in inputs])
+        values = (
+            [None] * len(made)
+            if self.bits is None
+            else bind(equation, [value for _, value in inputs])
+        )
         return zip(made, values, strict=True)
 
     def _answer(self, key: _Name, like: Any) -> Any:

@@ -4,8 +4,9 @@ With the variational parameters psi and one guide draw eta, `link` gives u(psi, 
 through which records meet the parameters, and the data-free term log q(theta) - log p(theta);
 `record_loss` gives one record's loss as a function of u. Both differentiate as they stand.
 
-Objectives are equal where they compute the same, as the digest of their programs tells. JAX keys what it has traced and compiled
-by equality, so fits of one model share it, also where the DPSVI or the AutoNormal is another object.
+Objectives are equal where they compute the same, as the digest of their programs tells. JAX keys
+what it has traced and compiled by equality, so fits of one model share it, also where the DPSVI or
+the AutoNormal is another object.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ from discreet.methods.inference._couplings import refuse_couplings
 from discreet.methods.inference._plates import log_density, value_of_improper
 from discreet.methods.inference._point_guide import PointGuide, bijection_of
 from discreet.methods.inference._programs import Programs
-from discreet.methods.inference._records import Message, Records, Values, refuse_reshaped, refuse_tables
+from discreet.methods.inference._records import (
+    Message,
+    Records,
+    Values,
+    refuse_reshaped,
+    refuse_tables,
+)
 from discreet.methods.inference._start import choose_placeholder, init_keys, initial_parameters
 from discreet.methods.inference._structure import Structure, find_structure
 
@@ -68,9 +75,11 @@ class Objective:
     uses_key: bool = True  # whether a record's loss is random (it draws local latents)
     # the unconstrained value with which each record's own `param` sites start
     local_start: Mapping[str, Array] = dataclasses.field(default_factory=dict)
-    # of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone
+    # of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself
+    # alone
     digest: str = ""
-    # shapes of the arrays that model and guide use without having them passed as records, known constants aside
+    # shapes of the arrays that model and guide use without having them passed as records, known
+    # constants aside
     held: tuple[jax.ShapeDtypeStruct, ...] = ()
 
     def _facts(self) -> tuple[Any, ...]:
@@ -87,7 +96,9 @@ class Objective:
         """Compare the programs of two objectives."""
         if self is other:
             return True
-        return isinstance(other, Objective) and bool(self.digest) and self._facts() == other._facts()
+        return (
+            isinstance(other, Objective) and bool(self.digest) and self._facts() == other._facts()
+        )
 
     def __hash__(self) -> int:
         """Hash of the program."""
@@ -133,23 +144,41 @@ class Objective:
     ) -> tuple[Objective, dict[str, Any], PRNGKeyArray]:
         """Analyse a model and its guide, without records' values."""
         structure_key, values_key, start_key = init_keys(key)
-        # An AutoGuide is set up for rows of one number, then of another: no other thread may come between.
+        # An AutoGuide is set up for rows of one number, then of another: no other thread may come
+        # between.
         with one_model:
-            whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
+            whole = Programs(
+                records=records._replace(leaves=records.shapes(records.size)), **programs
+            )
             made_up = choose_placeholder(whole, placeholder, structure_key)
             try:
                 structure = find_structure(whole, made_up, structure_key)
             except NoInitialValuesError:
-                # At zeros the density may be finite and its gradient not, as with an exposure that the rate is multiplied by.
+                # At zeros the density may be finite and its gradient not, as with an exposure that
+                # the rate is multiplied by.
                 if placeholder is not None:
                     raise
                 made_up = whole.records.filled(1, 1)
                 structure = find_structure(whole, made_up, structure_key)
             whole = dataclasses.replace(whole, record_plates=structure.record_plates)
-            psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
+            psi, own, transforms, state = initial_parameters(
+                whole, made_up, structure, values_key, init_params
+            )
             whole = dataclasses.replace(whole, state=state)
-            objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
-            return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
+            objective = cls(
+                whole,
+                tuple(made_up),
+                structure,
+                transforms,
+                mean_field,
+                num_particles,
+                local_start=own,
+            )
+            return (
+                objective.with_dependencies(psi, start_key) if look else objective,
+                psi,
+                start_key,
+            )
 
     # The data-free side.
 
@@ -169,9 +198,13 @@ class Objective:
         return {LATENT: latents, PARAM: params}, jnp.mean(free)
 
     @functools.partial(jax.jit, static_argnums=(0, 3))
-    def draw_posterior(self, params: Values, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
+    def draw_posterior(
+        self, params: Values, key: PRNGKeyArray, num_samples: int
+    ) -> dict[str, Array]:
         """The global latents' values in draws of the guide at constrained `params`."""
-        return jax.vmap(lambda draw: self.draw_globals(params, draw))(jax.random.split(key, num_samples))
+        return jax.vmap(lambda draw: self.draw_globals(params, draw))(
+            jax.random.split(key, num_samples)
+        )
 
     def draw_globals(self, params: Values, key: PRNGKeyArray) -> dict[str, Array]:
         """The global latents' values in one draw of the guide at constrained `params`."""
@@ -181,9 +214,14 @@ class Objective:
     def points(self, key: PRNGKeyArray, values: Values) -> dict[str, Array]:
         """The global latents' unconstrained values in one run of the model, which draws those that have no value."""
         model = self.programs.trace(self.programs.model, self.placeholder, key, values)
-        return {name: bijection_of(model[name]).inv(model[name]["value"]) for name in self.structure.global_latents}
+        return {
+            name: bijection_of(model[name]).inv(model[name]["value"])
+            for name in self.structure.global_latents
+        }
 
-    def _draw(self, psi: Values, key: PRNGKeyArray, rows: Sequence[Any]) -> tuple[dict[str, Any], Scalar]:
+    def _draw(
+        self, psi: Values, key: PRNGKeyArray, rows: Sequence[Any]
+    ) -> tuple[dict[str, Any], Scalar]:
         """One guide draw: the touched latents' unconstrained values, and the data-free term."""
         programs = self.programs
         latents = self.structure.global_latents
@@ -200,7 +238,10 @@ class Objective:
             free += self._divergence(guide[name], model[name])
         for name in self.structure.factors:
             free -= jnp.sum(log_density(model[name]))
-        return {name: bijection_of(model[name]).inv(model[name]["value"]) for name in self.touched_latents}, free
+        return {
+            name: bijection_of(model[name]).inv(model[name]["value"])
+            for name in self.touched_latents
+        }, free
 
     def _divergence(self, guide_site: Message, model_site: Message) -> Scalar:
         """Log q - log p of a latent, or its expectation where that is known and asked for."""
@@ -217,8 +258,8 @@ class Objective:
     def record_loss(self, u: Values, record: Sequence[Any], key: PRNGKeyArray) -> Scalar:
         """One record's -[log p(x, z | u) - log q(z | x, u)], unscaled, mean over the particles.
 
-        `u` is what `link` returned; the record is its slices of the record arrays, then the unconstrained values of the `param`
-        sites that are its own.
+        `u` is what `link` returned; the record is its slices of the record arrays, then the
+        unconstrained values of the `param` sites that are its own.
         """
 
         def one(latents: Values, draw: PRNGKeyArray) -> Scalar:
@@ -227,11 +268,18 @@ class Objective:
             sites = {} if summed else model({name: site["value"] for name, site in guide.items()})
             loss = jnp.zeros(())
             for name, site in guide.items():
-                loss += self._divergence(site, sites[name]) if name in sites else jnp.sum(log_density(site))
+                loss += (
+                    self._divergence(site, sites[name])
+                    if name in sites
+                    else jnp.sum(log_density(site))
+                )
             if summed:
                 logits, scale = self._log_weights(model, guide)
                 return loss - scale * jax.nn.logsumexp(logits)
-            return loss - sum((jnp.sum(log_density(sites[name])) for name in self.structure.observed), jnp.zeros(()))
+            return loss - sum(
+                (jnp.sum(log_density(sites[name])) for name in self.structure.observed),
+                jnp.zeros(()),
+            )
 
         if self.num_particles == 1:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
@@ -274,13 +322,18 @@ class Objective:
 
         def one(choice: Values) -> Scalar:
             sites = model({**{name: site["value"] for name, site in guide.items()}, **choice})
-            # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
+            # A latent's distribution in the model may depend on what is summed out; its log density
+            # is then in the sum.
             sampled = [name for name in guide if name in self.structure.local_latents]
             joint = [sites[name] for name in (*self.structure.observed, *sampled, *choice)]
             scales.append(_common_scale(joint))
-            return sum((jnp.sum(log_density({**site, "scale": 1.0})) for site in joint), jnp.zeros(()))
+            return sum(
+                (jnp.sum(log_density({**site, "scale": 1.0})) for site in joint), jnp.zeros(())
+            )
 
-        choices = {name: jnp.asarray(values) for name, values in self.structure.combinations().items()}
+        choices = {
+            name: jnp.asarray(values) for name, values in self.structure.combinations().items()
+        }
         return jax.vmap(one)(choices), scales[0]
 
     @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -291,18 +344,25 @@ class Objective:
         psi = self.unconstrain(params)
         # All latents: an objective that came from a file does not say which ones records touch.
         whole = dataclasses.replace(
-            self, num_particles=1, touched_latents=self.structure.global_latents, touched_params=tuple(psi)
+            self,
+            num_particles=1,
+            touched_latents=self.structure.global_latents,
+            touched_params=tuple(psi),
         )
 
         def one(key: PRNGKeyArray) -> dict[str, Array]:
             draw, local = jax.random.split(key)
             u, _ = whole.link(psi, draw)
             keys = jax.random.split(local, len(leaves[0]))
-            return jax.vmap(lambda record, key: whole.draw_discrete(u, record, key))(list(leaves), keys)
+            return jax.vmap(lambda record, key: whole.draw_discrete(u, record, key))(
+                list(leaves), keys
+            )
 
         return jax.vmap(one)(jax.random.split(key, num_samples))
 
-    def draw_discrete(self, u: Values, record: Sequence[Any], key: PRNGKeyArray) -> dict[str, Array]:
+    def draw_discrete(
+        self, u: Values, record: Sequence[Any], key: PRNGKeyArray
+    ) -> dict[str, Array]:
         """One record's summed latents, drawn from their exact joint posterior given `u` and the record.
 
         Not private: it is a function of the record, for records that are public or one's own.
@@ -325,7 +385,9 @@ class Objective:
 
     # The rule of d3p.
 
-    def whole_loss(self, psi: Values, record: Sequence[Any], key: PRNGKeyArray, num_records: int) -> Scalar:
+    def whole_loss(
+        self, psi: Values, record: Sequence[Any], key: PRNGKeyArray, num_records: int
+    ) -> Scalar:
         """One record's share of the whole negative ELBO, with a guide draw of its own.
 
         The prior and entropy are spread evenly over the public number of records. This is the
@@ -345,7 +407,9 @@ class Objective:
         """
         if (self, num_records) not in _REACHED:
             loss = (
-                self.record_loss if num_records is None else functools.partial(self.whole_loss, num_records=num_records)
+                self.record_loss
+                if num_records is None
+                else functools.partial(self.whole_loss, num_records=num_records)
             )
             program = jax.make_jaxpr(jax.grad(loss))(u, self.example, jax.random.key(0))
             found = []
@@ -367,20 +431,33 @@ class Objective:
 
     def with_dependencies(self, psi: Values, key: PRNGKeyArray) -> Objective:
         """Find which latents and parameters a record's loss depends on."""
-        everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
+        everything = dataclasses.replace(
+            self, touched_latents=self.structure.global_latents, touched_params=tuple(psi)
+        )
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
-        names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
+        names = {
+            equation.primitive.name
+            for inner in programs_in(program)
+            for equation in inner.jaxpr.eqns
+        }
         if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
             raise ValueError(
                 f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
                 "jax.debug.callback or io_callback), which would show single records. Remove the call; to inspect a model, "
                 "run it on artificial records under numpyro.handlers.trace."
             )
-        known = [*self.placeholder, *self.local_start.values(), *self.structure.combinations().values()]
+        known = [
+            *self.placeholder,
+            *self.local_start.values(),
+            *self.structure.combinations().values(),
+        ]
         known += jax.tree.leaves(self.programs.state)
         if is_numpyros(self.programs.guide):
-            # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a flow, hold no data.
-            known += all_constants(jax.make_jaxpr(self.draw_globals)(jax.eval_shape(self.constrain, psi), key))
+            # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a
+            # flow, hold no data.
+            known += all_constants(
+                jax.make_jaxpr(self.draw_globals)(jax.eval_shape(self.constrain, psi), key)
+            )
         public = [np.asarray(x) for x in known if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
         arrays = [x for x in all_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
@@ -410,7 +487,11 @@ class Objective:
             tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
             for kind in (LATENT, PARAM)
         )
-        found = {"touched_latents": latents, "touched_params": params, "uses_key": any(jax.tree.leaves(uses_key))}
+        found = {
+            "touched_latents": latents,
+            "touched_params": params,
+            "uses_key": any(jax.tree.leaves(uses_key)),
+        }
         if not (latents or params):
             raise ValueError(
                 "No record's loss depends on a latent or a parameter, so there is nothing to learn. Let the likelihood use "
@@ -431,7 +512,10 @@ class Objective:
                 "placeholder and would be wrong. Let only sites inside the record plate use the records; pass "
                 "public constants (such as scales) as keyword arguments to DPSVI."
             )
-        own = {name: jnp.expand_dims(self.local_start[name], axis) for name, axis in self.structure.local_params}
+        own = {
+            name: jnp.expand_dims(self.local_start[name], axis)
+            for name, axis in self.structure.local_params
+        }
         uses, *_ = used_inputs(lambda own, psi: self._draw({**psi, **own}, key, rows), own, psi)
         if reading := [name for name, use in uses.items() if use]:
             raise ValueError(

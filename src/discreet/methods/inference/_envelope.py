@@ -4,20 +4,22 @@ The log density of the latents in units of their prior, v ~ N(0, I), is
 
     T(v) = -|v|^2 / 2 + power * sum_i f(t_i, floor_i),    t_i = a_i . v + b_i,    f(t, floor) = max(phi(t), floor),
 
-where phi is concave and at most 0: -log(1 + e^-t) for a sign, -t^2 / 2 for a real number. Clipping below by the floor is what
-keeps T from being concave. Three facts make up for it; all numbers that are searched for below only decide how good the bound
-is, and not whether it holds.
+where phi is concave and at most 0: -log(1 + e^-t) for a sign, -t^2 / 2 for a real number. Clipping
+below by the floor is what keeps T from being concave. Three facts make up for it; all numbers that
+are searched for below only decide how good the bound is, and not whether it holds.
 
-1. *Majorant.* Within |v| <= rho, t_i is at least lo_i = b_i - rho |a_i|. A tangent of phi lies above phi, and above the floor
-   where it does so at lo_i. With the tangent to the left of its point and phi to the right of it, f has a concave majorant h_i
-   on the ball (and with a second tangent where phi falls on the right). So T <= H = -|v|^2 / 2 + power * sum_i h_i, concave.
-2. *Outer shells.* -H - |v|^2 / 2 is convex, so H(v) <= H(m) + g . (v - m) - |v - m|^2 / 2 for any m and the gradient g of H at
-   m, which bounds T on rho' < |v| <= rho.
-3. *Inner shells.* Let H be the majorant on the ball of some radius, m near its maximum, C C' the inverse of minus its Hessian
-   there, v = m + C w. Within |w| <= r, t_i stays within X_i = r |C' a_i| of its value tau_i at m. If h_i is phi there, it lies
-   below its tangent by at least k_i (t - tau_i)^2 / 2 with k_i = `bend`; else k_i = 0. So H <= H(m) + s |w| - c |w|^2 / 2, where
-   s is the length of C' g and c the least eigenvalue of C' (I + power * sum_i k_i a_i a_i') C. Beyond r, by concavity along each
-   ray, H <= H(m) - (c r / 2 - s) |w|.
+1. *Majorant.* Within |v| <= rho, t_i is at least lo_i = b_i - rho |a_i|. A tangent of phi lies
+   above phi, and above the floor where it does so at lo_i. With the tangent to the left of its
+   point and phi to the right of it, f has a concave majorant h_i on the ball (and with a second
+   tangent where phi falls on the right). So T <= H = -|v|^2 / 2 + power * sum_i h_i, concave.
+2. *Outer shells.* -H - |v|^2 / 2 is convex, so H(v) <= H(m) + g . (v - m) - |v - m|^2 / 2 for any m
+   and the gradient g of H at m, which bounds T on rho' < |v| <= rho.
+3. *Inner shells.* Let H be the majorant on the ball of some radius, m near its maximum, C C' the
+   inverse of minus its Hessian there, v = m + C w. Within |w| <= r, t_i stays within X_i = r |C'
+   a_i| of its value tau_i at m. If h_i is phi there, it lies below its tangent by at least k_i (t -
+   tau_i)^2 / 2 with k_i = `bend`; else k_i = 0. So H <= H(m) + s |w| - c |w|^2 / 2, where s is the
+   length of C' g and c the least eigenvalue of C' (I + power * sum_i k_i a_i a_i') C. Beyond r, by
+   concavity along each ray, H <= H(m) - (c r / 2 - s) |w|.
 
 The shells cover the ball: each has the bound of T over it, and a Gaussian to propose from.
 """
@@ -160,7 +162,8 @@ class Bounded:
 class Shell(NamedTuple):
     """A part of the ball, the bound of T over it less the log density of its Gaussian, and that Gaussian.
 
-    Inner shells have |v| <= ball and least < |factor^-1 (v - center)| <= most; outer ones least < |v| <= most = ball.
+    Inner shells have |v| <= ball and least < |factor^-1 (v - center)| <= most; outer ones least <
+    |v| <= most = ball.
     """
 
     inner: bool
@@ -178,14 +181,18 @@ class Shell(NamedTuple):
 class Majorant:
     """The concave majorant H of T on a ball (fact 1), and where it is largest."""
 
-    def __init__(self, bounded: Bounded, radius: float, start: Float[np.ndarray, " latent"]) -> None:
+    def __init__(
+        self, bounded: Bounded, radius: float, start: Float[np.ndarray, " latent"]
+    ) -> None:
         self.bounded = bounded
         self.radius = radius
         curve = bounded.curve
         reach = radius * np.linalg.norm(bounded.weights, axis=1) * (1 + _ROUNDING)
         self._left = curve.touching(bounded.offsets - reach, bounded.floor)
         nowhere = np.full_like(reach, np.inf)
-        self._right = -curve.touching(-bounded.offsets - reach, bounded.floor) if curve.falls else nowhere
+        self._right = (
+            -curve.touching(-bounded.offsets - reach, bounded.floor) if curve.falls else nowhere
+        )
         self.at = self._climb(start)
         self.value, self.gradient, self.hessian = self.around(self.at)
 
@@ -215,7 +222,9 @@ class Majorant:
             if gain < 1e-12:
                 break
             length = 1.0
-            while length > 1e-6 and self.around(v + length * step)[0] < value + 1e-4 * length * gain:
+            while (
+                length > 1e-6 and self.around(v + length * step)[0] < value + 1e-4 * length * gain
+            ):
                 length /= 2
             v = v + length * step
             value, gradient, hessian = self.around(v)
@@ -235,7 +244,10 @@ def envelope(bounded: Bounded, farthest: float) -> list[Shell]:
     for radius in radii:
         majorants.append(Majorant(bounded, float(radius), start))
         start = majorants[-1].at
-    outer = [_outer(majorant, least) for majorant, least in zip(majorants, [0.0, *radii[:-1]], strict=True)]
+    outer = [
+        _outer(majorant, least)
+        for majorant, least in zip(majorants, [0.0, *radii[:-1]], strict=True)
+    ]
     best: list[Shell] = []
     for number in sorted({int(x) for x in np.linspace(0, _OUTER - 1, _STARTS)}):
         shells = _inner(majorants[number]) + outer[number + 1 :]
@@ -256,7 +268,9 @@ def _log_sum(logs: Sequence[float]) -> float:
 def expected_trials(bounded: Bounded, farthest: float) -> float:
     """About how many trials a draw takes, by the integral of a normal density at the maximum without clipping."""
     plain = Majorant(bounded, 0.0, np.zeros(bounded.dim))
-    integral = plain.value + bounded.dim / 2 * np.log(2 * np.pi) - np.linalg.slogdet(plain.hessian)[1] / 2
+    integral = (
+        plain.value + bounded.dim / 2 * np.log(2 * np.pi) - np.linalg.slogdet(plain.hessian)[1] / 2
+    )
     return float(np.exp(min(total_bound(envelope(bounded, farthest)) - integral, 700.0)))
 
 
@@ -265,10 +279,14 @@ def _outer(majorant: Majorant, least: float) -> Shell:
     dim = majorant.bounded.dim
     most = majorant.radius
     top = float(np.linalg.norm(majorant.at + majorant.gradient))
-    bound = majorant.value + majorant.gradient @ majorant.gradient / 2 - max(0.0, least - top) ** 2 / 2
+    bound = (
+        majorant.value + majorant.gradient @ majorant.gradient / 2 - max(0.0, least - top) ** 2 / 2
+    )
     log_density = _at_border(dim, most)
     center = np.zeros(dim)
-    return Shell(False, most, least, most, float(bound - log_density), center, np.eye(dim), most / dim**0.5)
+    return Shell(
+        False, most, least, most, float(bound - log_density), center, np.eye(dim), most / dim**0.5
+    )
 
 
 def _at_border(dim: int, radius: float) -> float:
@@ -289,7 +307,11 @@ def _inner(majorant: Majorant) -> list[Shell]:
     slope = float(np.linalg.norm(lower.T @ majorant.gradient)) * (1 + _ROUNDING)
     # The ball lies within the last radius.
     far = (majorant.radius + np.linalg.norm(majorant.at)) * np.linalg.norm(np.linalg.inv(lower), 2)
-    radii = 0.5 * dim**0.5 * _INNER_RATIO ** np.arange(2 + max(0, np.log(2 * far / dim**0.5) / np.log(_INNER_RATIO)))
+    radii = (
+        0.5
+        * dim**0.5
+        * _INNER_RATIO ** np.arange(2 + max(0, np.log(2 * far / dim**0.5) / np.log(_INNER_RATIO)))
+    )
     bend = []
     for radius in radii:
         reach = radius * lengths
@@ -298,7 +320,10 @@ def _inner(majorant: Majorant) -> list[Shell]:
     c = np.maximum(np.array(bend) * (1 - _ROUNDING) - 1e-12, 1e-300)
     falls = np.maximum.accumulate(c * radii / 2 - slope)
     around = [
-        majorant.value - falls[i] * radii[i + (falls[i] < 0)] - _at_border(dim, radii[i + 1]) + log_volume
+        majorant.value
+        - falls[i] * radii[i + (falls[i] < 0)]
+        - _at_border(dim, radii[i + 1])
+        + log_volume
         for i in range(len(radii) - 1)
     ]
     inside = majorant.value + slope * radii + dim / 2 * np.log(2 * np.pi / c) + log_volume
@@ -307,9 +332,13 @@ def _inner(majorant: Majorant) -> list[Shell]:
     center = majorant.at
     ball = majorant.radius
     most = float(radii[first])
-    shells = [Shell(True, ball, -1.0, most, float(inside[first]), center, lower, float(c[first] ** -0.5))]
+    shells = [
+        Shell(True, ball, -1.0, most, float(inside[first]), center, lower, float(c[first] ** -0.5))
+    ]
     for i in range(first, len(around)):
         least = float(radii[i])
         most = float(radii[i + 1])
-        shells.append(Shell(True, ball, least, most, float(around[i]), center, lower, most / dim**0.5))
+        shells.append(
+            Shell(True, ball, least, most, float(around[i]), center, lower, most / dim**0.5)
+        )
     return shells

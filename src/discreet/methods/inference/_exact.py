@@ -1,22 +1,26 @@
 """Exact draws of a tempered posterior by rejection, on a public grid, with the envelope of `_envelope`.
 
-The latents are u = location + scale * SPACING * z with integers |z| <= MOST: a grid that depends on no record, a millionth of
-the prior's standard deviation apart and 16 of them wide. The target is exp(T(z)) on it, T being the log density as `_tempering`
-computes it, for which epsilon is proved. A trial draws a shell k with probability p_k, an integer vector z from the shell's law
-q_k, and a standard exponential number e. It accepts z if z is in shell k, and
+The latents are u = location + scale * SPACING * z with integers |z| <= MOST: a grid that depends on
+no record, a millionth of the prior's standard deviation apart and 16 of them wide. The target is
+exp(T(z)) on it, T being the log density as `_tempering` computes it, for which epsilon is proved. A
+trial draws a shell k with probability p_k, an integer vector z from the shell's law q_k, and a
+standard exponential number e. It accepts z if z is in shell k, and
 
     e > c + log p_k + log q_k(z) - T(z).
 
-The shells are apart from each other, so an accepted z has probability proportional to exp(T(z)): p_k, q_k and c cancel. This
-needs that the right side is nowhere negative, which is what the envelope proves, and that q_k(z) > 0 throughout. Trials go on
-until one accepts; there is no last one, so nothing is ever released that was not accepted.
+The shells are apart from each other, so an accepted z has probability proportional to exp(T(z)):
+p_k, q_k and c cancel. This needs that the right side is nowhere negative, which is what the
+envelope proves, and that q_k(z) > 0 throughout. Trials go on until one accepts; there is no last
+one, so nothing is ever released that was not accepted.
 
-What is exact, and what is rounded. Shells, and the blocks of a `Staircase`, are chosen by comparing integers of 62 random bits
-with integers, so p_k and q_k are rational numbers that are known. T is the machine's own. What is left are logarithms in
-float64, three sums, and e: with T's own roundings they change the ratio of two tables' probabilities of one z by 2^-30 nats and
-by 2^-25 of what a record moves at most, for `MOST_EXACT` records, and epsilon includes 2^-22 of both. The bits are ChaCha20's.
-The envelope bounds T in exact arithmetic; what is added to it is eight times what an error analysis of T in float32 gives, and a
-trial that contradicts the bound nevertheless stops everything.
+What is exact, and what is rounded. Shells, and the blocks of a `Staircase`, are chosen by comparing
+integers of 62 random bits with integers, so p_k and q_k are rational numbers that are known. T is
+the machine's own. What is left are logarithms in float64, three sums, and e: with T's own roundings
+they change the ratio of two tables' probabilities of one z by 2^-30 nats and by 2^-25 of what a
+record moves at most, for `MOST_EXACT` records, and epsilon includes 2^-22 of both. The bits are
+ChaCha20's. The envelope bounds T in exact arithmetic; what is added to it is eight times what an
+error analysis of T in float32 gives, and a trial that contradicts the bound nevertheless stops
+everything.
 """
 
 from __future__ import annotations
@@ -37,7 +41,14 @@ from discreet._jax import ClosedJaxpr, Literal, double, inner_programs
 from discreet._numpyro import one_model
 from discreet._validate import RefusedError
 from discreet.methods.inference._elbo import Objective
-from discreet.methods.inference._envelope import Bounded, LogSigmoid, Parabola, Shell, envelope, expected_trials
+from discreet.methods.inference._envelope import (
+    Bounded,
+    LogSigmoid,
+    Parabola,
+    Shell,
+    envelope,
+    expected_trials,
+)
 from discreet.methods.inference._point_guide import parameter_of
 from discreet.methods.inference._points import Latents
 from discreet.methods.inference._tempering import TemperedPosterior, Tempering
@@ -59,7 +70,8 @@ _FARTHEST = MOST * SPACING
 class Staircase:
     """A law on all integers that matter, like a Gaussian around 0 with a given scale: uniform on blocks of 2^k integers.
 
-    128 narrow blocks on each side, an eighth of the scale wide at most, then blocks each as wide as all before it.
+    128 narrow blocks on each side, an eighth of the scale wide at most, then blocks each as wide as
+    all before it.
     """
 
     def __init__(self, scale: float) -> None:
@@ -78,11 +90,15 @@ class Staircase:
         parts = [1 + int(x * (_WHOLE - 2**40)) for x in shares]
         parts[len(right)] += _WHOLE - sum(parts)
         self.ends = np.cumsum(np.array(parts, np.uint64), dtype=np.uint64)
-        self.log_mass = np.log(np.array(parts, np.float64)) - np.log(float(_WHOLE)) - np.log(self.widths)
+        self.log_mass = (
+            np.log(np.array(parts, np.float64)) - np.log(float(_WHOLE)) - np.log(self.widths)
+        )
         log_normal = -((nearest / scale) ** 2) / 2 - math.log(scale * math.sqrt(2 * math.pi))
         self.log_excess = float(np.max(log_normal - self.log_mass))
 
-    def draw(self, choice: UInt64[np.ndarray, " n"], place: UInt64[np.ndarray, " n"]) -> tuple[Any, Any]:
+    def draw(
+        self, choice: UInt64[np.ndarray, " n"], place: UInt64[np.ndarray, " n"]
+    ) -> tuple[Any, Any]:
         """Integers, and the logarithms of their probabilities, from two random words of 64 bits each."""
         block = np.searchsorted(self.ends, choice >> np.uint64(2), side="right")
         inside = (place & (self.widths[block] - 1).astype(np.uint64)).astype(np.int64)
@@ -92,11 +108,17 @@ class Staircase:
 class Proposals:
     """The laws p_k and q_k, and c."""
 
-    def __init__(self, shells: Sequence[Shell], margins: Sequence[float], scale: float = SPACING) -> None:
+    def __init__(
+        self, shells: Sequence[Shell], margins: Sequence[float], scale: float = SPACING
+    ) -> None:
         self.shells = list(shells)
         self.dim = len(shells[0].center)
-        self.stairs = [[Staircase(x.spread * x.factor[j, j] / scale) for j in range(self.dim)] for x in shells]
-        bounds = np.array([x.log_bound for x in shells]) + np.array(margins) - self.dim * math.log(scale)
+        self.stairs = [
+            [Staircase(x.spread * x.factor[j, j] / scale) for j in range(self.dim)] for x in shells
+        ]
+        bounds = (
+            np.array([x.log_bound for x in shells]) + np.array(margins) - self.dim * math.log(scale)
+        )
         bounds += np.array([sum(stair.log_excess for stair in row) for row in self.stairs])
         shares = np.exp(bounds - bounds.max())
         parts = [1 + int(x * (_WHOLE - 2**40)) for x in shares / shares.sum()]
@@ -141,7 +163,9 @@ class Proposals:
         within = radius <= shell.ball
         if shell.inner:
             moved = [x - center for x, center in zip(v, shell.center, strict=True)]
-            radius = _length([sum(a * x for a, x in zip(row, moved, strict=True)) for row in self.inverses[k]])
+            radius = _length(
+                [sum(a * x for a, x in zip(row, moved, strict=True)) for row in self.inverses[k]]
+            )
         return within & (shell.least < radius) & (radius <= shell.most)
 
 
@@ -196,24 +220,39 @@ class ExactSampler:
         structure = objective.structure
         latents = Latents.of(objective, psi)
         if tempering.centered:
-            raise _refused("it is clipped by lipschitz and radius; pass log_likelihood_bound instead")
+            raise _refused(
+                "it is clipped by lipschitz and radius; pass log_likelihood_bound instead"
+            )
         if latents.size > MOST_LATENTS:
-            raise _refused(f"it has {latents.size} latent numbers, and rejection is hopeless above {MOST_LATENTS}")
-        if structure.factors or structure.summed or structure.local_latents or len(structure.observed) != 1:
+            raise _refused(
+                f"it has {latents.size} latent numbers, and rejection is hopeless above {MOST_LATENTS}"
+            )
+        if (
+            structure.factors
+            or structure.summed
+            or structure.local_latents
+            or len(structure.observed) != 1
+        ):
             raise _refused("it has factors, latents of records, or not exactly one observed site")
         location, scale = _normal_priors(latents)
         one = [np.asarray(x) for x in objective.placeholder]
         site = _observed(latents, jnp.zeros(latents.size), [x[0] for x in one])
         if np.size(site["value"]) != 1 or not _is_plain(site):
-            raise _refused("a record has several observations, or its likelihood is masked or scaled")
+            raise _refused(
+                "a record has several observations, or its likelihood is masked or scaled"
+            )
         family = type(_bare(site["fn"]))
         if family not in (BernoulliLogits, Normal):
-            raise _refused(f"its observations are {family.__name__}, neither Bernoulli with logits nor Normal")
+            raise _refused(
+                f"its observations are {family.__name__}, neither Bernoulli with logits nor Normal"
+            )
         found = cls(latents, location, scale, family)
         program = jax.make_jaxpr(found._predictor)(jnp.zeros(latents.size), [x[0] for x in one])
         degrees = _degrees(program, [1] + [0] * len(one))
         if degrees[0] is None or degrees[1] != 0:
-            raise _refused("the predictor is not linear in the latents, or the scale of observations is not fixed")
+            raise _refused(
+                "the predictor is not linear in the latents, or the scale of observations is not fixed"
+            )
         return found
 
     def _predictor(self, vector: Array, record: Sequence[Array]) -> tuple[Array, Array, Array]:
@@ -225,13 +264,18 @@ class ExactSampler:
             return jnp.sum(fn.loc), jnp.sum(jnp.broadcast_to(fn.scale, jnp.shape(fn.loc))), value
         return jnp.sum(fn.logits), jnp.ones(()), value
 
-    def bounded(self, leaves: Sequence[Array], tempering: Tempering) -> tuple[Bounded, Callable[[float], float]]:
+    def bounded(
+        self, leaves: Sequence[Array], tempering: Tempering
+    ) -> tuple[Bounded, Callable[[float], float]]:
         """The log density in units of the prior, and what must be added to a bound of it on a ball to bound T there.
 
-        A record that is not finite, has a label that is neither 0 nor 1, or is lost in float32 counts as the upper bound.
+        A record that is not finite, has a label that is neither 0 nor 1, or is lost in float32
+        counts as the upper bound.
         """
         program = jax.jit(jax.vmap(jax.value_and_grad(self._with_rest, has_aux=True), (None, 0)))
-        (predictor, (sigma, value)), slope = program(jnp.asarray(self.location, jnp.result_type(float)), list(leaves))
+        (predictor, (sigma, value)), slope = program(
+            jnp.asarray(self.location, jnp.result_type(float)), list(leaves)
+        )
         parts = predictor, sigma, value, slope
         offsets, sigma, value, slope = (np.asarray(x, np.float64) for x in parts)
         with np.errstate(all="ignore"):
@@ -255,27 +299,38 @@ class ExactSampler:
             size = 2 * size + np.abs(offsets) + np.abs(weights) @ np.abs(self.location / self.scale)
             steep = 1 + np.sqrt(2 * np.abs(floor)) if self.family is Normal else np.ones_like(floor)
             usable &= (floor < 0) & np.isfinite(reach + size + shift)
-            usable &= _UNIT * (len(self.scale) + 8) * steep * (1 + size + reach) < tempering.high - tempering.low
+            usable &= (
+                _UNIT * (len(self.scale) + 8) * steep * (1 + size + reach)
+                < tempering.high - tempering.low
+            )
         count = int(np.sum(~usable))
         rows = Bounded(curve, weights[usable], offsets[usable], floor[usable], tempering.power)
         lengths = np.sum(np.abs(weights[usable]), axis=1) * steep[usable]
         rest = steep[usable] * (1 + size[usable])
         grid = tempering.grid
         power = tempering.power
-        constant = power * (float(np.sum(shift[usable])) + count * tempering.high - len(usable) * grid.middle)
+        constant = power * (
+            float(np.sum(shift[usable])) + count * tempering.high - len(usable) * grid.middle
+        )
         constant -= float(np.sum(np.log(self.scale * math.sqrt(2 * math.pi))))
-        values = float(np.sum(np.abs(shift[usable]))) + len(usable) * (abs(tempering.low) + abs(tempering.high))
+        values = float(np.sum(np.abs(shift[usable]))) + len(usable) * (
+            abs(tempering.low) + abs(tempering.high)
+        )
         apart = float(np.linalg.norm(self.location / self.scale))
 
         def added(radius: float) -> float:
             """The constants that T has and the bound has not, and eight times what float32 may do to T within the radius."""
-            records = float(np.sum(rest) + radius * np.sum(lengths)) * (len(self.scale) + 8) + values
+            records = (
+                float(np.sum(rest) + radius * np.sum(lengths)) * (len(self.scale) + 8) + values
+            )
             prior = (1 + radius + apart) ** 2 + float(np.sum(1 + np.abs(np.log(self.scale))))
             return constant + power * (_UNIT * records + len(usable) * grid.spacing) + _UNIT * prior
 
         return rows, added
 
-    def _with_rest(self, vector: Array, record: Sequence[Array]) -> tuple[Array, tuple[Array, Array]]:
+    def _with_rest(
+        self, vector: Array, record: Sequence[Array]
+    ) -> tuple[Array, tuple[Array, Array]]:
         predictor, sigma, value = self._predictor(vector, record)
         return predictor, (sigma, value)
 
@@ -296,7 +351,11 @@ class ExactSampler:
         return expected_trials(bounded, _FARTHEST * math.sqrt(len(self.scale)))
 
     def draw(
-        self, posterior: TemperedPosterior, leaves: Sequence[Array], key: PRNGKeyArray, num_draws: int
+        self,
+        posterior: TemperedPosterior,
+        leaves: Sequence[Array],
+        key: PRNGKeyArray,
+        num_draws: int,
     ) -> dict[str, np.ndarray]:
         """Unconstrained parameters of that many exact draws, by as many trials as it takes."""
         rows, added = self.bounded(leaves, posterior.tempering)
@@ -324,7 +383,9 @@ class ExactSampler:
                     "Nothing is released. Please report the model."
                 )
             late = exponential(
-                lambda stage, words=words, bits=bits: words[:, -1] if stage == 0 else bits(stage, 1)[:, 0]
+                lambda stage, words=words, bits=bits: (
+                    words[:, -1] if stage == 0 else bits(stage, 1)[:, 0]
+                )
             )
             found = np.concatenate([found, u[late > short]])
             turn += 1
@@ -379,7 +440,9 @@ def _bare(fn: Any) -> Any:
 def _is_plain(site: Any) -> bool:
     """Whether a site is neither masked nor scaled."""
     return (
-        type(_bare(site["fn"])).__name__ != "MaskedDistribution" and np.size(site["scale"]) == 1 and site["scale"] == 1
+        type(_bare(site["fn"])).__name__ != "MaskedDistribution"
+        and np.size(site["scale"]) == 1
+        and site["scale"] == 1
     )
 
 
@@ -442,7 +505,9 @@ def _degrees(program: ClosedJaxpr, inputs: Sequence[int]) -> list[int | None]:
             found = _degrees(inner_programs(equation)[0], [x or 0 for x in of])
         elif name in ("mul", "dot_general"):
             found = [1 if sum(x or 0 for x in of) == 1 else None]
-        elif (name in ("gather", "dynamic_slice", "div") and any(of[1:])) or (name == "select_n" and of[0]):
+        elif (name in ("gather", "dynamic_slice", "div") and any(of[1:])) or (
+            name == "select_n" and of[0]
+        ):
             pass
         elif name in _LINEAR or name in ("div", "select_n"):
             found = [None if name == "convert_element_type" and not _is_float(equation) else 1]

@@ -1,7 +1,8 @@
 """The form of a saved fit: what a file keeps of its program, and how that is rebuilt.
 
-A file has no code, so whoever loads a fit brings model and guide again. The form has the shapes and dtypes of one record, public
-arguments and the names of latents, which is enough to rebuild the objective for draws and to refuse other programs.
+A file has no code, so whoever loads a fit brings model and guide again. The form has the shapes and
+dtypes of one record, public arguments and the names of latents, which is enough to rebuild the
+objective for draws and to refuse other programs.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ArrayForm:
 class Form:
     """The facts, besides model and guide, for drawing from a saved fit. Public."""
 
-    # `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they are nested in objects
-    # that a file does not hold
+    # `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they
+    # are nested in objects that a file does not hold
     arguments: Any
     latents: tuple[str, ...]  # names of the global latents
     keeps_local: bool  # True if records had their own parameters
@@ -85,7 +86,8 @@ def objective_of(
             "the result without model and guide, and draw with dpsvi.posterior(key, result.params, num_samples)."
         )
     made = jax.tree.map(
-        lambda x: np.zeros((1, *x.shape), x.dtype) if isinstance(x, ArrayForm) else x, tuple(form.arguments)
+        lambda x: np.zeros((1, *x.shape), x.dtype) if isinstance(x, ArrayForm) else x,
+        tuple(form.arguments),
     )
     objective, psi, _ = Objective.of(
         take_apart(*made),

@@ -19,9 +19,10 @@ from discreet.privacy.sampling import Batch
 class LocalUpdates:
     """The update of a record's own variational parameters when it is in a batch: the E-step.
 
-    These parameters, and their optimizer state, are one row of each array of the memory. They follow the
-    gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
-    depends on one record, on that record's own randomness, and on releases.
+    These parameters, and their optimizer state, are one row of each array of the memory. They
+    follow the gradient of the record's own loss at the batch's draw of what is shared, with draws
+    of their own. So a row of the memory depends on one record, on that record's own randomness, and
+    on releases.
     """
 
     objective: Objective
@@ -36,12 +37,17 @@ class LocalUpdates:
 
     def rows(self, num_records: int) -> list[Array]:
         """The initial memory, which is independent of the records."""
-        return [jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x))) for x in jax.tree.leaves(self._start)]
+        return [
+            jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x)))
+            for x in jax.tree.leaves(self._start)
+        ]
 
     def parameters(self, memory: Sequence[Array]) -> list[Array]:
         """The records' unconstrained parameters, as they stand behind the record arrays in `Objective.record_loss`."""
         structure = jax.tree.structure(self._start)
-        return jax.vmap(lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row))))(*memory)
+        return jax.vmap(
+            lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row)))
+        )(*memory)
 
     def update(
         self,
@@ -56,7 +62,9 @@ class LocalUpdates:
         """Update the memory of a batch's records, given the shared draw `u`."""
         structure = jax.tree.structure(self._start)
 
-        def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
+        def row(
+            u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray
+        ) -> list[Array]:
             def once(state: Any, key: PRNGKeyArray) -> tuple[Any, None]:
                 def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
                     return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
@@ -64,10 +72,15 @@ class LocalUpdates:
                 value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
                 return self.optim.update(gradient, state, value=value), None
 
-            state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
+            state, _ = jax.lax.scan(
+                once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates)
+            )
             # A record without a finite gradient adds nothing to the release or the memory.
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
-            return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
+            return [
+                jnp.where(finite, new, old)
+                for new, old in zip(jax.tree.leaves(state), own, strict=True)
+            ]
 
         return mechanisms.update_rows(row, u, table, memory, batch, key, shards, where)
 

@@ -1,8 +1,9 @@
 """The compiled loop: many steps a call, with a progress bar, stopped by Ctrl-C without loss, proved before it runs.
 
-`many_steps` is the program. `run_steps` compiles it once for all plans of its shapes, cuts a fit into calls of a quarter of a
-second, and writes checkpoints, from which a fit that died goes on to the same bits: whatever the cuts, the result is the same.
-`_proof` gives the same program to the verifier.
+`many_steps` is the program. `run_steps` compiles it once for all plans of its shapes, cuts a fit
+into calls of a quarter of a second, and writes checkpoints, from which a fit that died goes on to
+the same bits: whatever the cuts, the result is the same. `_proof` gives the same program to the
+verifier.
 """
 
 from __future__ import annotations
@@ -88,10 +89,11 @@ def run_steps(
 ) -> Outcome:
     """Make a plan's releases, batches drawn from the records `leaves`.
 
-    The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
-    `begin` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
-    processes make the same steps, however their clocks go and wherever Ctrl-C comes. An error after the spending has the
-    outcome so far as its `partial_outcome`, if an iterate was kept.
+    The result does not depend on how the steps were cut into compiled calls. Gradients are kept
+    where every iterate is. `begin` is called once, when all is compiled and nothing released. From
+    a `checkpoint` it goes on to the same bits. Several processes make the same steps, however their
+    clocks go and wherever Ctrl-C comes. An error after the spending has the outcome so far as its
+    `partial_outcome`, if an iterate was kept.
     """
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     processes = checkpoint.processes
@@ -142,11 +144,15 @@ def run_steps(
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            found = program(state, progress.mean, numbers, leaves, tables, everywhere(jnp.int32(count)))
+            found = program(
+                state, progress.mean, numbers, leaves, tables, everywhere(jnp.int32(count))
+            )
             state, progress.mean, figures, chunk_norms, iterates, gradients = found
             progress.figures.append(np.asarray(figures)[:count])
             progress.norms.append(
-                np.asarray(chunk_norms)[:count] if step.adapts else np.full(count, plan.clipping.start)
+                np.asarray(chunk_norms)[:count]
+                if step.adapts
+                else np.full(count, plan.clipping.start)
             )
             seconds = time.perf_counter() - started
             made = count
@@ -185,7 +191,8 @@ def _kept_in_errors(
 ) -> Iterator[None]:
     """Give an error the outcome at the last kept iterate, as its `partial_outcome`.
 
-    A signal's handler may raise anywhere, also where the state is being overwritten. What was kept is whole.
+    A signal's handler may raise anywhere, also where the state is being overwritten. What was kept
+    is whole.
     """
     try:
         yield
@@ -220,7 +227,18 @@ def _chunk(
     key = state.rng_key
     keyless = state._replace(rng_key=None)
     state, *released = many_steps(
-        step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
+        step,
+        drawing,
+        length,
+        keep_iterates,
+        keep_gradients,
+        keys,
+        keyless,
+        mean,
+        numbers,
+        leaves,
+        tables,
+        count,
     )
     return step.laid(state._replace(rng_key=key), *released)  # pyright: ignore[reportReturnType]
 
@@ -241,9 +259,10 @@ def many_steps(
 ) -> Kept:
     """The loop itself: what is compiled to run, and what is proved to be private.
 
-    Of at most `length` steps, for whose results there is room, `count` are made; parameters and gradients after each are kept if
-    asked for. `state` has no key, since `keys` are derived from it; an empty `mean` of the tail stays so; `tables` are what
-    `sampling.prepare` returned. Rows of results from `count` on hold zeros.
+    Of at most `length` steps, for whose results there is room, `count` are made; parameters and
+    gradients after each are kept if asked for. `state` has no key, since `keys` are derived from
+    it; an empty `mean` of the tail stays so; `tables` are what `sampling.prepare` returned. Rows of
+    results from `count` on hold zeros.
     """
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
@@ -264,7 +283,9 @@ def many_steps(
         return state, mean, told, norms, iterates, gradients
 
     norms = jnp.zeros(length if step.adapts else 0)
-    iterates, gradients = (jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients))
+    iterates, gradients = (
+        jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients)
+    )
     told = jnp.zeros((length, len(StepFigures._fields)))
     start = (state, mean, told, norms, iterates, gradients)
     return jax.lax.fori_loop(0, count, body, start)
@@ -280,7 +301,8 @@ def _one_step(
     leaves: list[Array],
     tables: Any,
 ) -> tuple[DPSVIState, StepFigures, Any]:
-    # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do all plans.
+    # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do
+    # all plans.
     now = keys.at(state.step)
     batch = mechanisms.draw_batch(drawing, now.sampling, drawing.at(tables, state.step))
     return step.move(state, now, numbers, leaves, batch)
@@ -297,7 +319,8 @@ def update_once(
 ) -> tuple[DPSVIState, Float[Array, ""]]:
     """Make one step with a batch that the caller drew, within the plan's number of steps; `hedged` as in `PrivateStep`."""
     step = dataclasses.replace(step, hedged=hedged)
-    # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
+    # Where the state is being traced, no error can stop a step that nobody paid for: it then sees
+    # no record.
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
     keys = StepKeys.derive(state.rng_key).at(state.step)

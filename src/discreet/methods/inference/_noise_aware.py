@@ -1,8 +1,9 @@
 """Noise-aware posteriors: draws that allow for the noise in the fit they come from.
 
-`NoiseAware` carries the noise of the private fit into posterior draws, by one of two methods. `by_trace` takes the mean of the
-tail, `by_regression` regresses the noisy gradients on the iterates (`_tail` has both). Each draw of the posterior takes
-variational parameters from there, then latents from the guide. All of it follows from releases and costs nothing more.
+`NoiseAware` carries the noise of the private fit into posterior draws, by one of two methods.
+`by_trace` takes the mean of the tail, `by_regression` regresses the noisy gradients on the iterates
+(`_tail` has both). Each draw of the posterior takes variational parameters from there, then latents
+from the guide. All of it follows from releases and costs nothing more.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class NoiseAware:
     Attributes:
         method: "trace" or "regression".
         start: Start of the tail used, as a fraction of the trace.
-        corrected: Mask of the coordinates of `trace.iterates` that are uncertain here: all that move ("trace"), or the locations
-            ("regression").
+        corrected: Mask of the coordinates of `trace.iterates` that are uncertain here: all that
+            move ("trace"), or the locations ("regression").
         mean: Mean of p(psi* | trace), for each coordinate of `trace.iterates`.
         stddev: Standard deviation of p(psi* | trace); 0 where not corrected.
         statement: The fit's statement; the draws cost nothing more.
@@ -78,23 +79,33 @@ class NoiseAware:
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Draws as `posterior` makes them, for ArviZ, with the fit's statement; as `DPSVIResult.to_arviz`."""
-        note = f"The noise of the private fit is allowed for in these draws (method {self.method!r})."
-        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=note, **names)
+        note = (
+            f"The noise of the private fit is allowed for in these draws (method {self.method!r})."
+        )
+        return to_arviz(
+            self.posterior(key, num_samples), statement=self.statement, note=note, **names
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse: the guide may be a local function."""
-        raise TypeError("A NoiseAware holds the guide, so it is not pickled. Save the draws of its posterior.")
+        raise TypeError(
+            "A NoiseAware holds the guide, so it is not pickled. Save the draws of its posterior."
+        )
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _draw_each(objective: Objective, psi: Values, keys: PRNGKeyArray) -> dict[str, Array]:
     def one(psi: Values, key: PRNGKeyArray) -> dict[str, Array]:
-        return jax.tree.map(lambda x: x[0], objective.draw_posterior(objective.constrain(psi), key, 1))
+        return jax.tree.map(
+            lambda x: x[0], objective.draw_posterior(objective.constrain(psi), key, 1)
+        )
 
     return jax.vmap(one)(psi, keys)
 
 
-def by_trace(objective: Objective, params: Values, trace: Trace, start: float | None, least_noise: float) -> NoiseAware:
+def by_trace(
+    objective: Objective, params: Values, trace: Trace, start: float | None, least_noise: float
+) -> NoiseAware:
     """The mean of the tail, and how far it may be from where the iterates fluctuate about."""
     del least_noise
     start, first = _tail(trace, start, trace.converged_from)
@@ -148,7 +159,9 @@ METHODS = {"trace": by_trace, "regression": by_regression}
 def _tail(trace: Trace, start: float | None, converged_from: float | None) -> tuple[float, int]:
     """The start of the tail, as a fraction and as a row."""
     if start is not None and not 0.0 <= start < 1.0:
-        raise ValueError(f"start is {start}; it is a fraction of the trace, at least 0 and below 1.")
+        raise ValueError(
+            f"start is {start}; it is a fraction of the trace, at least 0 and below 1."
+        )
     kept = len(trace.iterates)
     start = converged_from if start is None else start
     if start is None:
@@ -164,7 +177,9 @@ def _tail(trace: Trace, start: float | None, converged_from: float | None) -> tu
             "pass a smaller start=."
         )
     if not np.all(np.isfinite(trace.iterates[first:])):
-        raise ValueError("The iterates are not finite: the fit diverged. Plan again with a smaller learning rate.")
+        raise ValueError(
+            "The iterates are not finite: the fit diverged. Plan again with a smaller learning rate."
+        )
     return start, first
 
 
@@ -173,15 +188,18 @@ def _unravel_for(objective: Objective, params: Values) -> Callable[[Array], dict
     return unravel
 
 
-def locations_of(objective: Objective, psi: Values) -> tuple[Int[np.ndarray, " dim"], Float[np.ndarray, " latent"]]:
+def locations_of(
+    objective: Objective, psi: Values
+) -> tuple[Int[np.ndarray, " dim"], Float[np.ndarray, " latent"]]:
     """The dependence of a guide's draws at `psi` on its parameters, from a few draws.
 
-    A location moves one coordinate by as much as it is moved itself, whatever the guide draws: pulled back through
-    the guide, each of a set of distinct numbers arrives at its location as it is.
+    A location moves one coordinate by as much as it is moved itself, whatever the guide draws:
+    pulled back through the guide, each of a set of distinct numbers arrives at its location as it
+    is.
 
     Returns:
-        For each variational parameter, the coordinate of the unconstrained latents that it is added to, -1 for none; and the
-        guide's variance of each of these coordinates.
+        For each variational parameter, the coordinate of the unconstrained latents that it is added
+        to, -1 for none; and the guide's variance of each of these coordinates.
     """
     drawn = _drawn(objective, psi)
     num_latents = drawn.shape[1]
@@ -189,7 +207,9 @@ def locations_of(objective: Objective, psi: Values) -> tuple[Int[np.ndarray, " d
     for round_ in range(_ROUNDS):
         numbers = np.random.default_rng(round_).permutation(num_latents) + 1.0
         key = jax.random.key(round_)
-        arrived = np.asarray(_pulled(objective, psi, key, jnp.asarray(numbers, drawn.dtype)), np.float64)
+        arrived = np.asarray(
+            _pulled(objective, psi, key, jnp.asarray(numbers, drawn.dtype)), np.float64
+        )
         nearest = np.clip(np.nan_to_num(np.round(arrived)), 1, num_latents)
         exact = np.abs(arrived - nearest) <= np.minimum(1e-4 * nearest, 0.25)
         found.append(np.where(exact, np.argsort(numbers)[nearest.astype(int) - 1], -1))
@@ -199,7 +219,9 @@ def locations_of(objective: Objective, psi: Values) -> tuple[Int[np.ndarray, " d
 
 def _unconstrained(objective: Objective, psi: Values, key: PRNGKeyArray) -> dict[str, Array]:
     everything = objective.structure.global_latents
-    whole = dataclasses.replace(objective, touched_latents=everything, touched_params=(), num_particles=1)
+    whole = dataclasses.replace(
+        objective, touched_latents=everything, touched_params=(), num_particles=1
+    )
     return whole.link(psi, key)[0][LATENT]
 
 

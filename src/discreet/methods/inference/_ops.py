@@ -1,7 +1,8 @@
 """One posterior sample: a draw from a tempered posterior is private by itself, if it is exact.
 
-The log-likelihood of one record is bounded, and the posterior tempered so that one draw is epsilon-differentially private. Draws
-are exact for some models (`_exact`); elsewhere NUTS chains stand in for them, and nothing but their last states comes out.
+The log-likelihood of one record is bounded, and the posterior tempered so that one draw is
+epsilon-differentially private. Draws are exact for some models (`_exact`); elsewhere NUTS chains
+stand in for them, and nothing but their last states comes out.
 
 `_tempering` bounds the log density as computed, `_chains` runs the chains.
 """
@@ -26,9 +27,21 @@ from discreet.methods.inference._dpsvi import explain_steps
 from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._exact import MOST_EXACT, SPACING, ExactSampler
 from discreet.methods.inference._points import objective_of_points
-from discreet.methods.inference._records import Program, Records, check_public, refuse_tables, take_apart
+from discreet.methods.inference._records import (
+    Program,
+    Records,
+    check_public,
+    refuse_tables,
+    take_apart,
+)
 from discreet.methods.inference._support import refuse_outside_support
-from discreet.methods.inference._tempering import MOST_RECORDS, DrawsPlan, TemperedPosterior, Tempering, project_records
+from discreet.methods.inference._tempering import (
+    MOST_RECORDS,
+    DrawsPlan,
+    TemperedPosterior,
+    Tempering,
+    project_records,
+)
 from discreet.methods.inference_data import to_arviz
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation, neighbours
@@ -48,20 +61,30 @@ _INEXACT = (
     "The time that the chains take, which depends on the records.",
 )
 _NEAR = "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
-_EXACT = ("The time that the draws take: the number of trials of rejection sampling depends on the records.",)
+_EXACT = (
+    "The time that the draws take: the number of trials of rejection sampling depends on the records.",
+)
 _MOST_TRIALS = 1e7
 
 
-def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
+def state_draws(
+    ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit
+) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
     tempering = ops.plan.tempering
     replace = not neighbours(ops.relation).hides_membership
-    public = ["the model, with all numbers written into it", f"shapes and dtypes of a single {unit.noun}'s arrays"]
+    public = [
+        "the model, with all numbers written into it",
+        f"shapes and dtypes of a single {unit.noun}'s arrays",
+    ]
     if replace:
         public.append(f"the number of {unit.noun}s, N = {num_records}")
     public += ["the bound on log-likelihoods, the power, and all settings of the sampler"]
     public += [f"the argument {name}" for name in ops.static_kwargs]
-    facts: dict[str, Any] = {"log_likelihood_low": tempering.low, "log_likelihood_high": tempering.high}
+    facts: dict[str, Any] = {
+        "log_likelihood_low": tempering.low,
+        "log_likelihood_high": tempering.high,
+    }
     if ops.lipschitz is not None and ops.radius is not None:
         facts |= {"lipschitz": float(ops.lipschitz), "radius": float(ops.radius)}
     facts |= {
@@ -72,7 +95,11 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
     if ops.exact:
         facts["exact"] = True
     else:
-        facts |= {"num_chains": ops.num_chains, "num_warmup": ops.num_warmup, "num_samples": ops.num_samples}
+        facts |= {
+            "num_chains": ops.num_chains,
+            "num_warmup": ops.num_warmup,
+            "num_samples": ops.num_samples,
+        }
     if replace:
         facts["num_records"] = num_records
     return make_release_statement(
@@ -84,7 +111,9 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
         plan=facts,
         num_releases=ops.num_draws,
         reproducible=reproducible,
-        released=[f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"],
+        released=[
+            f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"
+        ],
         public=public,
         not_covered=_EXACT if ops.exact else _INEXACT,
         cautions=[] if ops.exact else [_NEAR],
@@ -131,8 +160,9 @@ class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Temperi
         draws: For each latent its values, constrained, with the draws along the leading axis.
         plan: The plan of all draws.
         statement: The privacy statement: a pure epsilon, of exact draws.
-        non_private_diagnostics: What the chains say about themselves; None for exact draws. **Not private**: it is charged
-            nowhere, shown nowhere, and not pickled (then it is None). Whether to publish the draws must not depend on it.
+        non_private_diagnostics: What the chains say about themselves; None for exact draws. **Not
+            private**: it is charged nowhere, shown nowhere, and not pickled (then it is None).
+            Whether to publish the draws must not depend on it.
     """
 
     draws: dict[str, Any]
@@ -184,12 +214,14 @@ class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Temperi
     def delta_granting(self, total_variation: float) -> float:
         """The delta that has to be added if each draw's law is within `total_variation` of the posterior's.
 
-        The guarantee is for exact draws. Who grants that the chains are this close, for every table, has (epsilon, delta)
-        with delta = (1 + e^epsilon) * num_draws * total_variation, epsilon being that of all draws: once the distance from
-        what ran to the exact draws of this table, and once, times e^epsilon, back from those of the neighbouring one.
+        The guarantee is for exact draws. Who grants that the chains are this close, for every
+        table, has (epsilon, delta) with delta = (1 + e^epsilon) * num_draws * total_variation,
+        epsilon being that of all draws: once the distance from what ran to the exact draws of this
+        table, and once, times e^epsilon, back from those of the neighbouring one.
 
         Args:
-            total_variation: Between 0 and 1. It cannot be read off the chains: diagnostics see some hundredths at best.
+            total_variation: Between 0 and 1. It cannot be read off the chains: diagnostics see some
+                hundredths at best.
 
         Returns:
             delta, at most 1.
@@ -224,36 +256,44 @@ _MOST_DRAWS = 1000
 class OnePosteriorSample:
     """Releases draws from a posterior whose likelihood is bounded and tempered: pure epsilon, without any noise.
 
-    Guarantee: each draw is (epsilon, 0)-private for the relation, and `num_draws` of them (num_draws * epsilon, 0), **if they are
-    exact draws** of the posterior described below. With `exact` they are. Else they come from Markov chains, which are close to
-    it at best; `OPSResult.delta_granting` says what a distance costs. No diagnostic can show a distance as small as a delta
-    should be.
+    Guarantee: each draw is (epsilon, 0)-private for the relation, and `num_draws` of them
+    (num_draws * epsilon, 0), **if they are exact draws** of the posterior described below. With
+    `exact` they are. Else they come from Markov chains, which are close to it at best;
+    `OPSResult.delta_granting` says what a distance costs. No diagnostic can show a distance as
+    small as a delta should be.
 
-    Each record's log-likelihood is clipped to [-B, B] and their sum multiplied by min(1, epsilon / 4B); the prior is exact.
-    Under REPLACE_ONE a record then moves the log density by at most power * 2B directly and by as much again through the
-    normalising constant, 4B power together. Under ADD_OR_REMOVE_ONE it is 2B power, and the power min(1, epsilon / 2B). A
-    record whose log-likelihood is NaN counts as -B, a constant.
+    Each record's log-likelihood is clipped to [-B, B] and their sum multiplied by min(1, epsilon /
+    4B); the prior is exact. Under REPLACE_ONE a record then moves the log density by at most power
+    * 2B directly and by as much again through the normalising constant, 4B power together. Under
+    ADD_OR_REMOVE_ONE it is 2B power, and the power min(1, epsilon / 2B). A record whose
+    log-likelihood is NaN counts as -B, a constant.
 
-    With `lipschitz` and `radius` instead of a bound: each record's real numbers, all arrays together, are projected onto the
-    ball of that radius R; what is clipped, to [-L R, L R], is the difference between the record's log-likelihood and that of
-    the record of zeros. Where the log-likelihood is L-Lipschitz in the record this clips nothing, and where the claim is
-    false it still holds the 4 L R of the theorem. REPLACE_ONE only.
+    With `lipschitz` and `radius` instead of a bound: each record's real numbers, all arrays
+    together, are projected onto the ball of that radius R; what is clipped, to [-L R, L R], is the
+    difference between the record's log-likelihood and that of the record of zeros. Where the
+    log-likelihood is L-Lipschitz in the record this clips nothing, and where the claim is false it
+    still holds the 4 L R of the theorem. REPLACE_ONE only.
 
-    The draw that is released is the last state of a chain of its own: after the warm-up, when nothing adapts any more, each
-    transition can only bring its law nearer to the posterior, and a state picked from along the chain is further off on average.
+    The draw that is released is the last state of a chain of its own: after the warm-up, when
+    nothing adapts any more, each transition can only bring its law nearer to the posterior, and a
+    state picked from along the chain is further off on average.
 
-    Exact draws are made by rejection from a proved envelope, for models with at most 12 latent numbers whose priors are normal,
-    and whose records have one Bernoulli or Normal observation each, with a predictor that is linear in the latents. Trials go on
-    until one is accepted, so the time depends on the records. It is the shorter the lower the lower bound, the smaller epsilon
-    and the fewer the records; where their number is public, it is refused if as many artificial records need 10^7 trials a
-    draw. Interrupting it releases nothing, and what was debited stays debited.
+    Exact draws are made by rejection from a proved envelope, for models with at most 12 latent
+    numbers whose priors are normal, and whose records have one Bernoulli or Normal observation
+    each, with a predictor that is linear in the latents. Trials go on until one is accepted, so the
+    time depends on the records. It is the shorter the lower the lower bound, the smaller epsilon
+    and the fewer the records; where their number is public, it is refused if as many artificial
+    records need 10^7 trials a draw. Interrupting it releases nothing, and what was debited stays
+    debited.
 
     Args:
-        model: A NumPyro model with proper priors and observations in a plate of the records' length. Latents inside that
-            plate, `param` sites and discrete latents are refused.
-        log_likelihood_bound: B in nats, or a pair (low, high) to clip to, which has the width high - low instead of 2B. For
-            discrete observations, whose log-likelihood is never above 0, (-B, 0) costs half of B.
-        epsilon: Epsilon of each draw, between 1e-5 and 500. Less is spent if power 1 already costs less.
+        model: A NumPyro model with proper priors and observations in a plate of the records'
+            length. Latents inside that plate, `param` sites and discrete latents are refused.
+        log_likelihood_bound: B in nats, or a pair (low, high) to clip to, which has the width high
+            - low instead of 2B. For discrete observations, whose log-likelihood is never above 0,
+            (-B, 0) costs half of B.
+        epsilon: Epsilon of each draw, between 1e-5 and 500. Less is spent if power 1 already costs
+            less.
         lipschitz: L, in nats per unit of distance between records.
         radius: R, in the records' units.
         num_draws: Number of draws released, each from a chain of its own. Their costs add up.
@@ -262,7 +302,8 @@ class OnePosteriorSample:
         num_warmup: Transitions of each chain that adapt the sampler.
         num_samples: Transitions of each chain after that.
         num_chains: At least 2; more are run where there are more draws.
-        num_records: Public number of records, where a plate of the model declares it. None: under REPLACE_ONE the table's.
+        num_records: Public number of records, where a plate of the model declares it. None: under
+            REPLACE_ONE the table's.
         placeholder: An artificial record, as for DPSVI.
         nuts_options: Further options of NumPyro's NUTS, such as `max_tree_depth`.
         static_kwargs: Public keyword arguments of the model.
@@ -271,8 +312,8 @@ class OnePosteriorSample:
         ValueError, TypeError: An argument that cannot be used.
 
     Reference:
-        Wang, Fienberg, Smola, "Privacy for free", ICML 2015 (one posterior sample, 4B and 4LR); Dimitrakakis et al.,
-        "Robust and private Bayesian inference", ALT 2014.
+        Wang, Fienberg, Smola, "Privacy for free", ICML 2015 (one posterior sample, 4B and 4LR);
+        Dimitrakakis et al., "Robust and private Bayesian inference", ALT 2014.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist, discreet as dp
@@ -331,7 +372,9 @@ class OnePosteriorSample:
         self.nuts_options = dict(nuts_options or {})
         NUTS(model, **self.nuts_options)  # refuses what it does not know before anything is spent
         self.static_kwargs = static_kwargs
-        tempering = Tempering.for_epsilon(epsilon, low, high, centered=lipschitz is not None, relation=relation)
+        tempering = Tempering.for_epsilon(
+            epsilon, low, high, centered=lipschitz is not None, relation=relation
+        )
         self.plan = DrawsPlan(tempering, self.num_draws)
         # What cannot be accounted for is refused here.
         self.plan.event()
@@ -359,15 +402,17 @@ class OnePosteriorSample:
     ) -> OPSResult:
         """Draw, or run the chains on the records and release the last states of `num_draws` of them.
 
-        All else that the chains know (starting points, steps, step sizes, the other states) stays inside, but for
-        `OPSResult.non_private_diagnostics`. Ctrl-C releases nothing.
+        All else that the chains know (starting points, steps, step sizes, the other states) stays
+        inside, but for `OPSResult.non_private_diagnostics`. Ctrl-C releases nothing.
 
         Args:
             rng_key: `discreet.random.key()`; all that the chains draw follows from it.
             args: The model's arguments: arrays hold records along their leading axis.
             progress_bar: Show NumPyro's, without its figures on the sampler.
-            ledger: The table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
-            person: The column that identifies persons, if a record is a person and not a row; for the statement.
+            ledger: The table's budget, debited before the chains run: what NumPyro compiles on the
+                way is paid for.
+            person: The column that identifies persons, if a record is a person and not a row; for
+                the statement.
             max_rows: The most rows of a person that a record holds; for the statement.
             kwargs: As args.
 
@@ -379,7 +424,10 @@ class OnePosteriorSample:
         """
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
-        if not neighbours(self.relation).hides_membership and self.num_records not in (None, records.size):
+        if not neighbours(self.relation).hides_membership and self.num_records not in (
+            None,
+            records.size,
+        ):
             raise ValueError(
                 f"The arrays hold {records.size} records, but num_records is {self.num_records}, a public number for one "
                 "record replaced. Make them agree, or leave num_records out."
@@ -396,7 +444,11 @@ class OnePosteriorSample:
         unit = Unit(person, max_rows)
         statement = state_draws(self, records.size, random.is_reproducible(key), unit)
         act = Act(self.plan, key, statement, ledger=ledger)
-        leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
+        leaves = (
+            list(records.leaves)
+            if self.radius is None
+            else project_records(records.leaves, self.radius)
+        )
         refuse_outside_support(objective, psi, [(leaves, None)])
         act.begin()
         posterior = TemperedPosterior(objective, self.plan.tempering)
@@ -417,7 +469,9 @@ class OnePosteriorSample:
             progress_bar=progress_bar,
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
-        return OPSResult(_values(objective, last, self.num_draws), self.plan, act.statement, diagnose(chains))
+        return OPSResult(
+            _values(objective, last, self.num_draws), self.plan, act.statement, diagnose(chains)
+        )
 
     def _exact_sampler(self, objective: Objective, psi: Any, num_records: int) -> ExactSampler:
         """The sampler of exact draws, from public numbers."""
@@ -426,7 +480,9 @@ class OnePosteriorSample:
         hidden = neighbours(self.relation).hides_membership
         public = self.num_records if hidden else num_records
         if not hidden and num_records > MOST_EXACT:
-            raise ValueError(f"There are {num_records:,} records; exact draws are made of {MOST_EXACT:,} at most.")
+            raise ValueError(
+                f"There are {num_records:,} records; exact draws are made of {MOST_EXACT:,} at most."
+            )
         trials = 0.0 if public is None else sampler.expected_trials(public, tempering)
         if trials > _MOST_TRIALS:
             raise ValueError(
@@ -441,7 +497,11 @@ class OnePosteriorSample:
         # Where no check may show the number of records, one that no plate declares stands in.
         known = _NO_PLATE if neighbours(self.relation).hides_membership else records.size
         num_records = known if self.num_records is None else self.num_records
-        made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
+        made_of = {
+            "model": self.model,
+            "placeholder": self.placeholder,
+            "static": self.static_kwargs,
+        }
         return objective_of_points(records, key, num_records=num_records, **made_of)
 
 
@@ -476,11 +536,15 @@ def _limits(
             )
         return float(bound[0]), float(bound[1])
     assert bound is not None
-    high = real("log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound, *_RANGE)
+    high = real(
+        "log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound, *_RANGE
+    )
     return -high, high
 
 
-def _values(objective: Objective, psi: Mapping[str, np.ndarray], num_draws: int) -> dict[str, np.ndarray]:
+def _values(
+    objective: Objective, psi: Mapping[str, np.ndarray], num_draws: int
+) -> dict[str, np.ndarray]:
     """The latents' values, constrained, at each row of unconstrained parameters."""
 
     def one(row: Mapping[str, Array]) -> dict[str, Array]:

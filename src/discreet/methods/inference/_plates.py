@@ -1,7 +1,7 @@
 """Plates of records, whole or not.
 
-`WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates declare: on artificial rows while a
-program is being looked at, on one record at a time while it is fitted.
+`WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates declare:
+on artificial rows while a program is being looked at, on one record at a time while it is fitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class WholePlates(Messenger):
     ) -> None:
         """Wrap `fn`; `names` None means every plate (used while they are being found).
 
-        With `num_records`, a plate of that size is taken for a record plate, whatever batches it declares.
+        With `num_records`, a plate of that size is taken for a record plate, whatever batches it
+        declares.
         """
         super().__init__(fn)
         self.names = names
@@ -49,12 +50,15 @@ class WholePlates(Messenger):
         elif msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
             # NumPyro hides what happens in a loop's body from the handlers around the loop.
             body, *rest = msg["args"]
-            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records, sizes=self.sizes)
+            inside = WholePlates(
+                body, self.names, self.rows, num_records=self.num_records, sizes=self.sizes
+            )
             msg["args"] = (inside, *rest)
         elif msg["type"] == "plate":
             size, rows = msg["args"]
             if self.num_records == size:
-                # A batch size that the program declares says nothing here: the plan draws the batches.
+                # A batch size that the program declares says nothing here: the plan draws the
+                # batches.
                 rows = self.rows
             self.sizes[msg["name"]] = (size, rows)
             if self.names is None:
@@ -74,13 +78,21 @@ class WholePlates(Messenger):
         plates = open_plates()
         covered = self.names
         if covered is None:
-            covered = {name for name, sizes in self.sizes.items() if sizes == (self.num_records, self.rows)}
+            covered = {
+                name for name, sizes in self.sizes.items() if sizes == (self.num_records, self.rows)
+            }
         mine = [x for x in plates if x.name in covered]
         event_dim = msg["kwargs"].get("event_dim")
         shape = jnp.shape(msg["value"])
-        if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):
+        if (
+            not mine
+            or event_dim is None
+            or any(x.size != x.subsample_size for x in plates if x not in mine)
+        ):
             return
-        if all(len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine):
+        if all(
+            len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine
+        ):
             msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
 
 

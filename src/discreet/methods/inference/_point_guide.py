@@ -1,7 +1,7 @@
 """The point guide: each global latent at one point of unconstrained space.
 
-It is for the methods that draw from a posterior itself. With it the variational parameters are the latents, and the ELBO of
-`_elbo` is the model's log density of them.
+It is for the methods that draw from a posterior itself. With it the variational parameters are the
+latents, and the ELBO of `_elbo` is the model's log density of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from discreet.methods.inference._plates import value_of_improper
 from discreet.methods.inference._records import Message, Program, Values
 
 _SUFFIX = "_unconstrained"
-# The sites that the model shares with the guide that runs it; all others are hidden when the guide is traced.
+# The sites that the model shares with the guide that runs it; all others are hidden when the guide
+# is traced.
 _SHARED = ("plate", "param")
 
 
 class PointGuide:
     """A guide that puts each latent of a model at a point: one `param` site for each, in unconstrained space.
 
-    A latent `w` gets the param `w_unconstrained` and the distribution Delta(t(u), log_density=-log |det dt/du|), where t
-    maps unconstrained values into the latent's support. So log q - log p of a draw is minus the log prior density of u. Points
-    start where `init_loc_fn`, one of NumPyro's `init_to_*`, puts them for the placeholder record; None: at the origin.
+    A latent `w` gets the param `w_unconstrained` and the distribution Delta(t(u), log_density=-log
+    |det dt/du|), where t maps unconstrained values into the latent's support. So log q - log p of a
+    draw is minus the log prior density of u. Points start where `init_loc_fn`, one of NumPyro's
+    `init_to_*`, puts them for the placeholder record; None: at the origin.
     """
 
     def __init__(self, model: Program, init_loc_fn: Callable[..., Any] | None = None) -> None:
@@ -59,7 +61,9 @@ class PointGuide:
             u = point[name]
             value = site["value"]
             log_det = jnp.sum(transform.log_abs_det_jacobian(u, value))
-            values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
+            values[name] = numpyro.sample(
+                name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value))
+            )
         return values
 
     def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Values) -> dict[str, Array]:
@@ -72,7 +76,10 @@ class PointGuide:
                 return initial(site) if improper is None else improper
 
             sites = _latents(self.model, key, fill, args, kwargs)
-            return {name: jnp.asarray(bijection_of(site).inv(site["value"])) for name, site in sites.items()}
+            return {
+                name: jnp.asarray(bijection_of(site).inv(site["value"]))
+                for name, site in sites.items()
+            }
         shapes: dict[str, tuple[int, ...]] = {}
 
         def look() -> None:
@@ -94,11 +101,19 @@ class NoPointError(ValueError):
 
 
 def _latents(
-    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Values
+    model: Program,
+    key: PRNGKeyArray,
+    values: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Values,
 ) -> dict[str, Any]:
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
-    with one_model, artificial_records(), handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
+    with (
+        one_model,
+        artificial_records(),
+        handlers.block(hide_fn=lambda site: site["type"] not in _SHARED),
+    ):
         try:
             sites = trace_of(run, *args, **kwargs)
         except ValueError as error:

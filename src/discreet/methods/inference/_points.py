@@ -1,6 +1,7 @@
 """A model as a density at points: the global latents as one unconstrained vector, with the prior and records' log-likelihoods.
 
-For methods that need no guide: a posterior's sampler, and private Newton. Whether the model has such a density is checked here.
+For methods that need no guide: a posterior's sampler, and private Newton. Whether the model has
+such a density is checked here.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 from discreet._jax import inputs_of_outputs
 from discreet.methods.inference._elbo import LATENT, PARAM, Objective
 from discreet.methods.inference._plates import value_of_improper
-from discreet.methods.inference._point_guide import NoPointError, PointGuide, bijection_of, parameter_of
+from discreet.methods.inference._point_guide import (
+    NoPointError,
+    PointGuide,
+    bijection_of,
+    parameter_of,
+)
 from discreet.methods.inference._products import Products, products_of
 from discreet.methods.inference._records import Message, Program, Records, Values, refuse_tables
 from discreet.methods.inference._start import loss_at_start
 from discreet.methods.inference._structure import without_wrappers
-from discreet.methods.inference._support import observed_of, outside_of_arrays, refuse_outside_support
+from discreet.methods.inference._support import (
+    observed_of,
+    outside_of_arrays,
+    refuse_outside_support,
+)
 
 
 def objective_of_points(
@@ -44,7 +54,9 @@ def objective_of_points(
         NoPointError: The log density at a point of the latents is none of a posterior.
         ValueError: The model cannot be split into records, or is not finite where it starts.
     """
-    objective, psi, start_key = Objective.of(records, key, model=model, guide=PointGuide(model), **made_of)
+    objective, psi, start_key = Objective.of(
+        records, key, model=model, guide=PointGuide(model), **made_of
+    )
     if objective.structure.model_params:
         raise NoPointError(
             "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
@@ -96,7 +108,8 @@ class Latents:
         touched: Names and shapes of the latents that records touch.
         above: The same of the others.
         wide: Whether the model is computed in 64 bits.
-        products: Latents in whose place the vector has their product with scales, and the names of these.
+        products: Latents in whose place the vector has their product with scales, and the names of
+            these.
         scaled: Latents whose prior has a location and a scale that other latents decide.
     """
 
@@ -110,7 +123,9 @@ class Latents:
     @classmethod
     def of(cls, objective: Objective, psi: Values) -> Latents:
         """Those of a model; `psi` has values of the point guide's parameters."""
-        named = [(name, np.shape(psi[parameter_of(name)])) for name in objective.structure.global_latents]
+        named = [
+            (name, np.shape(psi[parameter_of(name)])) for name in objective.structure.global_latents
+        ]
         touched = tuple(pair for pair in named if pair[0] in objective.touched_latents)
         above = tuple(pair for pair in named if pair[0] not in objective.touched_latents)
         return cls(objective, touched, above, jnp.result_type(float) == np.float64)
@@ -134,7 +149,9 @@ class Latents:
         """The latents' unconstrained values; of a shorter vector those that it has."""
         found = {}
         start = 0
-        for name, shape in self.sites[: len(self.touched)] if len(vector) == self.num_touched else self.sites:
+        for name, shape in (
+            self.sites[: len(self.touched)] if len(vector) == self.num_touched else self.sites
+        ):
             end = start + math.prod(shape)
             found[name] = vector[start:end].reshape(shape)
             start = end
@@ -157,7 +174,9 @@ class Latents:
     def together(self, vector: Array) -> tuple[Float[Array, " latent"], Scalar]:
         """The inverse of `apart`, and the logarithm of by how much it enlarges volumes."""
         standard = self.split(vector)
-        own = self.objective.constrain({parameter_of(name): value for name, value in standard.items()})
+        own = self.objective.constrain(
+            {parameter_of(name): value for name, value in standard.items()}
+        )
         values = self.objective.draw_globals(own, jax.random.key(0))
 
         def rule(site: Message) -> Any:
@@ -166,7 +185,9 @@ class Latents:
             fn = without_wrappers(site["fn"])
             return fn.loc + fn.scale * standard[site["name"]]
 
-        trace = self._trace({name: value for name, value in values.items() if name not in self.scaled}, rule)
+        trace = self._trace(
+            {name: value for name, value in values.items() if name not in self.scaled}, rule
+        )
         found = {name: trace[name]["value"] for name in self.scaled}
         points = standard | found
         volume = self.log_volume(points)
@@ -193,7 +214,10 @@ class Latents:
     def _log_scales(self, points: Values) -> Iterator[tuple[str, Any]]:
         """The latents that are in a product, with the logarithm of its scale."""
         for name, scales in self.products:
-            yield name, sum(jnp.broadcast_to(points[scale], jnp.shape(points[name])) for scale in scales)
+            yield (
+                name,
+                sum(jnp.broadcast_to(points[scale], jnp.shape(points[name])) for scale in scales),
+            )
 
     def _points(self, vector: Any) -> dict[str, Any]:
         """The latents' own unconstrained values."""
@@ -207,12 +231,18 @@ class Latents:
 
     def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
         """The gradient of one record's log-likelihood, in the precision of the model."""
-        scales = {name: jnp.zeros((1, *shape)) for name, shape in self.above if name in self.objective.touched_latents}
+        scales = {
+            name: jnp.zeros((1, *shape))
+            for name, shape in self.above
+            if name in self.objective.touched_latents
+        }
 
         def loss(point: Array) -> Array:
             # Of products alone: the same at any scales.
             latents = {name: value[None] for name, value in self.split(point).items()} | scales
-            return self.objective.record_loss({LATENT: latents, PARAM: {}}, record, jax.random.key(0))
+            return self.objective.record_loss(
+                {LATENT: latents, PARAM: {}}, record, jax.random.key(0)
+            )
 
         return -jax.grad(loss)(at)
 
@@ -223,7 +253,9 @@ class Latents:
 
     def values(self, vector: Array) -> dict[str, Array]:
         """The latents' values in the model."""
-        return self.objective.draw_globals(self.objective.constrain(self._psi(vector)), jax.random.key(0))
+        return self.objective.draw_globals(
+            self.objective.constrain(self._psi(vector)), jax.random.key(0)
+        )
 
     def drawn(self, key: PRNGKeyArray) -> Float[Array, " latent"]:
         """A draw of the vector from the prior."""
@@ -255,13 +287,17 @@ class Latents:
             self.split,
             self.objective.example,
             jax.jit(outside_of_arrays(self.objective, psi)),
-            lambda record: not any(outside for _, outside in observed_of(self.objective, values, record)),
+            lambda record: (
+                not any(outside for _, outside in observed_of(self.objective, values, record))
+            ),
         )
         beside = {scale for _, names in products for scale in names}
         touched = tuple(site for site in self.touched if site[0] not in beside)
         above = tuple(site for site in self.touched if site[0] in beside) + self.above
         scaled = self._scaled_of(others)
-        return dataclasses.replace(self, touched=touched, above=above, products=products, scaled=scaled)
+        return dataclasses.replace(
+            self, touched=touched, above=above, products=products, scaled=scaled
+        )
 
     def _scaled_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of some real latents whose prior has a location, and a scale that other latents decide."""
@@ -274,7 +310,9 @@ class Latents:
             return [sites[name].scale for name in found]
 
         program = jax.make_jaxpr(scales)(np.zeros(self.size, jnp.result_type(float)))
-        return tuple(name for name, used in zip(found, inputs_of_outputs(program), strict=True) if any(used))
+        return tuple(
+            name for name, used in zip(found, inputs_of_outputs(program), strict=True) if any(used)
+        )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -287,13 +325,15 @@ def latents_of(records: Records, key: PRNGKeyArray, *, static: Values, **made_of
     """The latents of a model that records are given to.
 
     Args:
-        records: The records. Only shapes are used, but that values outside of a support are refused.
+        records: The records. Only shapes are used, but that values outside of a support are
+            refused.
         key: The caller's key.
         static: Public keyword arguments of the model.
         made_of: As in `objective_of_points`.
 
     Raises:
-        ValueError: As there; or a public argument looks like the table, or records lie outside of a support.
+        ValueError: As there; or a public argument looks like the table, or records lie outside of a
+            support.
     """
     refuse_tables(jax.tree.leaves(static), [records.size])
     objective, psi = objective_of_points(records, key, static=static, **made_of)

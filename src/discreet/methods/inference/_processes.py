@@ -1,14 +1,16 @@
 """Several processes as one curator: what they agree on before anything is spent, and how an error in one of them ends all.
 
-Under `jax.distributed` each process runs the whole program. `Processes` makes one fit of that: whatever a process decides by
-itself (a key, a clock, a signal, a file) comes from process 0 or is combined from all, and what must be equal is compared by
-its hash, so that a refusal names the process that differs. JAX has collectives for arrays alone, so each message is an array of
-bytes, summed over the processes: each one writes its own row and leaves zeros in the others.
+Under `jax.distributed` each process runs the whole program. `Processes` makes one fit of that:
+whatever a process decides by itself (a key, a clock, a signal, a file) comes from process 0 or is
+combined from all, and what must be equal is compared by its hash, so that a refusal names the
+process that differs. JAX has collectives for arrays alone, so each message is an array of bytes,
+summed over the processes: each one writes its own row and leaves zeros in the others.
 
-An error must never leave other processes waiting in a collective. What may fail runs in `together`, behind which each process
-learns of every other one's error, and all raise. An error anywhere else ends the process at once, without the barrier of 300
-seconds at which `jax.distributed` would hold it; its connections break, and it tells the others, which have a thread to listen.
-So does a program that ends by an error outside of a fit.
+An error must never leave other processes waiting in a collective. What may fail runs in `together`,
+behind which each process learns of every other one's error, and all raise. An error anywhere else
+ends the process at once, without the barrier of 300 seconds at which `jax.distributed` would hold
+it; its connections break, and it tells the others, which have a thread to listen. So does a program
+that ends by an error outside of a fit.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Processes:
 
     def __init__(self, mesh: Any = None) -> None:
         self.mesh = mesh
-        self.count, self.index = (1, 0) if mesh is None else (jax.process_count(), jax.process_index())
+        self.count, self.index = (
+            (1, 0) if mesh is None else (jax.process_count(), jax.process_index())
+        )
         self.first = self.index == 0
         self.remedy: tuple[str, int] = "Nothing was spent. Start all processes again.", START_AGAIN
 
@@ -97,7 +101,8 @@ class Processes:
                     reason = type(error).__name__  # its text may quote a record
                     what, code = self.remedy
                     _stop(
-                        f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code
+                        f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}",
+                        code,
                     )
                 raise
             finally:
@@ -172,12 +177,20 @@ class Processes:
         Raises:
             ValueError: A process has other ones than process 0; in all processes.
         """
-        hashes = {name: hashlib.sha256(fact.encode()).hexdigest()[:32] for name, fact in facts.items()}
+        hashes = {
+            name: hashlib.sha256(fact.encode()).hexdigest()[:32] for name, fact in facts.items()
+        }
         said = [json.loads(x) for x in self.all_of(json.dumps(hashes))]
         for name in facts:
-            others = [str(number) for number, x in enumerate(said) if x.get(name) != said[0].get(name)]
+            others = [
+                str(number) for number, x in enumerate(said) if x.get(name) != said[0].get(name)
+            ]
             if others:
-                who = f"Process {others[0]} has" if len(others) == 1 else f"Processes {', '.join(others)} have"
+                who = (
+                    f"Process {others[0]} has"
+                    if len(others) == 1
+                    else f"Processes {', '.join(others)} have"
+                )
                 self._refuse(RefusedError(f"{who} {_DIFFERENCES[name]}"))
 
     def _refuse(self, error: BaseException) -> NoReturn:
@@ -241,7 +254,9 @@ def _listen() -> None:
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    atexit.register(lambda: (_over.set(), thread.join(5.0)))  # it must not come back to an interpreter that has ended
+    atexit.register(
+        lambda: (_over.set(), thread.join(5.0))
+    )  # it must not come back to an interpreter that has ended
 
 
 def _stop(why: str, code: int) -> NoReturn:
@@ -262,7 +277,9 @@ def _leave() -> None:
     if failed is None or hasattr(sys, "ps1") or not tell_processes(""):
         return
     code = 130 if isinstance(failed, KeyboardInterrupt) else FAILED
-    _stop(f"A process stopped outside of a fit ({type(failed).__name__}), and so do the others.", code)
+    _stop(
+        f"A process stopped outside of a fit ({type(failed).__name__}), and so do the others.", code
+    )
 
 
 atexit.register(_leave)  # later than JAX's own, so called before it
@@ -285,7 +302,10 @@ _DIFFERENCES = {
 def _summed(rows: np.ndarray) -> np.ndarray:
     """The sum of what each process has."""
     devices = jax.devices()
-    firsts = [min((d for d in devices if d.process_index == i), key=lambda d: d.id) for i in range(jax.process_count())]
+    firsts = [
+        min((d for d in devices if d.process_index == i), key=lambda d: d.id)
+        for i in range(jax.process_count())
+    ]
     mesh = Mesh(np.array(firsts), ("processes",))
     own = jax.device_put(rows[None], firsts[jax.process_index()])
     sharding = NamedSharding(mesh, PartitionSpec("processes"))

@@ -1,12 +1,14 @@
 """Hierarchies that are written with `effect = scale * z`: records touch the product alone.
 
-In the coordinates (scale, z) such a likelihood is bent, and both are learned from their product. So the product takes the place
-of z: then records touch no scale, as if the model said effect ~ Normal(0, scale).
+In the coordinates (scale, z) such a likelihood is bent, and both are learned from their product. So
+the product takes the place of z: then records touch no scale, as if the model said effect ~
+Normal(0, scale).
 
-Whether records do so is found by numbers, at artificial records and draws of the prior, without any record: a scale then has the
-derivative of the products that it is part of, d / d log(scale) = sum of z d / dz. Each kind of value in the artificial record is
-changed by itself, since at zeros a scale may stand beside other latents. A number has such values as the likelihood
-allows: a label of 0 and 1 may be a float, too.
+Whether records do so is found by numbers, at artificial records and draws of the prior, without any
+record: a scale then has the derivative of the products that it is part of, d / d log(scale) = sum
+of z d / dz. Each kind of value in the artificial record is changed by itself, since at zeros a
+scale may stand beside other latents. A number has such values as the likelihood allows: a label of
+0 and 1 may be a float, too.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def products_of(
     """Latents that records touch only in a product with scales.
 
     Args:
-        scales: Names and shapes of the latents that records touch and that are the exponential of their unconstrained values.
+        scales: Names and shapes of the latents that records touch and that are the exponential of
+            their unconstrained values.
         others: The same of those that are their own unconstrained values.
         size: Number of coordinates that records touch.
         gradients: The gradient of a record's log-likelihood at unconstrained values.
@@ -84,7 +87,12 @@ def products_of(
     if not any(_fits(shape, other) for shape in scales.values() for other in others.values()):
         return ()
     rng = np.random.default_rng(0)
-    codes = max([FEWEST_CODES, *(length for shape in (*scales.values(), *others.values()) for length in shape)])
+    codes = max(
+        [
+            FEWEST_CODES,
+            *(length for shape in (*scales.values(), *others.values()) for length in shape),
+        ]
+    )
     tried = []
     kinds = kinds_of(record, inside, rng)
     for at in rng.normal(size=(NUM_POINTS, size)):
@@ -95,7 +103,9 @@ def products_of(
                     tried.append((split(at), pulls))
     found: dict[str, tuple[str, ...]] = {}
     # What no such record touches may stand beside a scale where others do.
-    if not tried or any(not np.any([pulls[name] != 0 for _, pulls in tried], axis=0).all() for name in tried[0][1]):
+    if not tried or any(
+        not np.any([pulls[name] != 0 for _, pulls in tried], axis=0).all() for name in tried[0][1]
+    ):
         return ()
     for scale, shape in scales.items():
         fitting = [name for name, other in others.items() if _fits(shape, other)]
@@ -105,7 +115,11 @@ def products_of(
 
 
 def other_values(
-    values: Array, rng: np.random.Generator, kind: Numbers = _real, size: float = 1.0, codes: int = 2
+    values: Array,
+    rng: np.random.Generator,
+    kind: Numbers = _real,
+    size: float = 1.0,
+    codes: int = 2,
 ) -> np.ndarray:
     """Artificial values in the place of others: of numbers those of a kind and size, of codes from 0 on."""
     if jnp.issubdtype(values.dtype, jnp.floating):
@@ -113,14 +127,18 @@ def other_values(
     return np.asarray(rng.integers(0, codes, values.shape), values.dtype)
 
 
-def kinds_of(record: Sequence[Any], inside: Callable[[Sequence[Any]], bool], rng: np.random.Generator) -> list[Numbers]:
+def kinds_of(
+    record: Sequence[Any], inside: Callable[[Sequence[Any]], bool], rng: np.random.Generator
+) -> list[Numbers]:
     """For each array the first kind of numbers that leave a record inside of its likelihood's support."""
 
     def fits(place: int, kind: Numbers) -> bool:
         looks = (other_values(record[place], rng, kind) for _ in range(NUM_LOOKS))
         return all(inside([*record[:place], values, *record[place + 1 :]]) for values in looks)
 
-    return [next((kind for kind in KINDS if fits(place, kind)), _real) for place in range(len(record))]
+    return [
+        next((kind for kind in KINDS if fits(place, kind)), _real) for place in range(len(record))
+    ]
 
 
 def _records_near(
@@ -143,7 +161,11 @@ def _records_near(
         if jnp.issubdtype(values.dtype, jnp.integer):
             for code in range(codes):
                 others = [changed(other) for other in places]
-                yield [*others[:place], np.full(values.shape, code, values.dtype), *others[place + 1 :]]
+                yield [
+                    *others[:place],
+                    np.full(values.shape, code, values.dtype),
+                    *others[place + 1 :],
+                ]
 
 
 def _beside(
@@ -152,16 +174,27 @@ def _beside(
     """The latents that stand beside a scale in products, if records touch it in no other way."""
     # Of each record by itself: one with huge pulls does not excuse the others.
     sizes = [max(float(np.abs(pulls[name]).max()) for name in pulls) for _, pulls in tried]
-    known = [(values, pulls, size) for (values, pulls), size in zip(tried, sizes, strict=True) if size > 0]
+    known = [
+        (values, pulls, size)
+        for (values, pulls), size in zip(tried, sizes, strict=True)
+        if size > 0
+    ]
     if not others or not known:
         return []
     pull = np.concatenate([pulls[scale].ravel() / size for _, pulls, size in known])
     parts = [
-        np.concatenate([_folded(values[name] * pulls[name], shape).ravel() / size for values, pulls, size in known])
+        np.concatenate(
+            [
+                _folded(values[name] * pulls[name], shape).ravel() / size
+                for values, pulls, size in known
+            ]
+        )
         for name in others
     ]
     shares = np.linalg.lstsq(np.column_stack(parts), pull)[0]
-    beside = [(name, part) for name, part, share in zip(others, parts, shares, strict=True) if share > 0.5]
+    beside = [
+        (name, part) for name, part, share in zip(others, parts, shares, strict=True) if share > 0.5
+    ]
     missed = np.abs(pull - sum(part for _, part in beside)).max()
     return [name for name, _ in beside] if missed <= CLOSE else []
 
@@ -177,4 +210,6 @@ def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
 def _folded(values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """The sum over all elements that share an element of a scale."""
     values = values.sum(axis=tuple(range(values.ndim - len(shape))))
-    return values.sum(axis=tuple(axis for axis, length in enumerate(shape) if length == 1), keepdims=True)
+    return values.sum(
+        axis=tuple(axis for axis, length in enumerate(shape) if length == 1), keepdims=True
+    )

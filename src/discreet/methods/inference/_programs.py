@@ -1,7 +1,7 @@
 """Model and guide with their arguments, and how they are run.
 
-`Programs.trace` runs a program on placeholder or traced rows, with whole plates, and with the scale of each site as if no plate
-were subsampled.
+`Programs.trace` runs a program on placeholder or traced rows, with whole plates, and with the scale
+of each site as if no plate were subsampled.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ class Programs:
     records: Records
     static: Values  # Public keyword arguments
     num_records: int  # How many records a table has, as far as that is public
-    # Whether the guide may have `param` sites with a value for each record; None: an AutoNormal or AutoDelta may
+    # Whether the guide may have `param` sites with a value for each record; None: an AutoNormal or
+    # AutoDelta may
     keeps_local: bool | None = False
     # Values of the mutable sites, which no run changes
     state: Values = dataclasses.field(default_factory=dict)
-    record_plates: frozenset[str] | None = None  # Names of the plates of the records; None: they are being found
+    record_plates: frozenset[str] | None = (
+        None  # Names of the plates of the records; None: they are being found
+    )
 
     def trace(
         self,
@@ -46,12 +49,14 @@ class Programs:
     ) -> dict[str, Any]:
         """The sites of one run of a program, perhaps with handlers around it, on rows.
 
-        The scales of sites are without the factor size / rows that NumPyro takes from record plates. While these are being
-        found, a plate of the size `hint` is taken for one, and `sizes` is filled. `rule` gives values of sites that are not
-        among `values`, or None.
+        The scales of sites are without the factor size / rows that NumPyro takes from record
+        plates. While these are being found, a plate of the size `hint` is taken for one, and
+        `sizes` is filled. `rule` gives values of sites that are not among `values`, or None.
         """
         sizes = {} if sizes is None else sizes
-        whole = WholePlates(program, self.record_plates, rows[0].shape[0], num_records=hint, sizes=sizes)
+        whole = WholePlates(
+            program, self.record_plates, rows[0].shape[0], num_records=hint, sizes=sizes
+        )
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
         args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}

@@ -1,7 +1,7 @@
 """Find the records among arguments, and replace them by placeholders where data must not be read.
 
-The arguments of every method pass through `take_apart`: it finds the arrays of records among them and refuses what
-is none, several processes among that.
+The arguments of every method pass through `take_apart`: it finds the arrays of records among them
+and refuses what is none, several processes among that.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Records(NamedTuple):
     """The arguments of a call, taken apart."""
 
     leaves: list[Any]  # The arrays whose leading axis is the records
-    # Puts arrays of any length back into `(args, kwargs)`, among the static arguments (numbers, strings, None) that
-    # stay as they were passed
+    # Puts arrays of any length back into `(args, kwargs)`, among the static arguments (numbers,
+    # strings, None) that stay as they were passed
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
-    # How the arguments are nested and what the static ones are; hashable. Calls with the same `static` and the same
-    # shapes and dtypes of records mean the same program.
+    # How the arguments are nested and what the static ones are; hashable. Calls with the same
+    # `static` and the same shapes and dtypes of records mean the same program.
     static: tuple[Any, ...]
 
     @property
@@ -72,15 +72,19 @@ def refuse_options(given: Values) -> None:
         )
 
 
-def take_apart(args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: Sequence[Program] = ()) -> Records:
+def take_apart(
+    args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: Sequence[Program] = ()
+) -> Records:
     """Find the record arrays among the arguments of a model.
 
-    Every function that takes records comes through here before it does anything else, so this is where several processes
-    are refused, and where a release of JAX or NumPyro that nobody tried is named.
+    Every function that takes records comes through here before it does anything else, so this is
+    where several processes are refused, and where a release of JAX or NumPyro that nobody tried is
+    named.
 
-    The arguments are pytrees of arrays with records along the leading axis; Python numbers, strings and None are static and
-    public. Arrays stay where they are if the caller will spread them over a mesh. `programs` are the functions that take the
-    arguments: a refusal names the tables that they use from outside.
+    The arguments are pytrees of arrays with records along the leading axis; Python numbers, strings
+    and None are static and public. Arrays stay where they are if the caller will spread them over a
+    mesh. `programs` are the functions that take the arguments: a refusal names the tables that they
+    use from outside.
     """
     refuse_options(kwargs)
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
@@ -96,7 +100,9 @@ def take_apart(args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: 
     for position, leaf in enumerate(leaves):
         if leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes):
             if isinstance(leaf, float) and not math.isfinite(leaf):
-                raise ValueError(f"A static argument is {leaf}, so the model would be undefined; pass a finite number.")
+                raise ValueError(
+                    f"A static argument is {leaf}, so the model would be undefined; pass a finite number."
+                )
             continue
         positions.append(position)
         arrays.append(_as_records(leaf, spread=mesh is not None))
@@ -133,13 +139,18 @@ def take_apart(args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: 
             filled[position] = value
         return jax.tree.unflatten(structure, filled)
 
-    static = (str(structure), tuple((i, type(x).__name__, x) for i, x in enumerate(leaves) if i not in positions))
+    static = (
+        str(structure),
+        tuple((i, type(x).__name__, x) for i, x in enumerate(leaves) if i not in positions),
+    )
     return Records(arrays, rebuild, static)
 
 
 def _as_records(leaf: Any, *, spread: bool) -> Any:
     if isinstance(leaf, Mesh):
-        raise TypeError("mesh= is an option of run and certify of DPSVI and DPSGLD alone; leave it out here.")
+        raise TypeError(
+            "mesh= is an option of run and certify of DPSVI and DPSGLD alone; leave it out here."
+        )
     if isinstance(leaf, InFiles):
         if spread:
             return leaf
@@ -170,14 +181,17 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
     if isinstance(leaf, jax.Array):
         return leaf
-    # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
+    # A number too large for float32 becomes infinite, and its record contributes zero; a warning
+    # would show it.
     with np.errstate(over="ignore"):
         if spread:
             return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
         if not leaf.flags.writeable:
-            # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
+            # Used where it lies, if its memory is laid out as JAX's: a memory map larger than
+            # memory is not read whole.
             return jax.device_put(leaf, may_alias=True)
-        # A copy, whose owner is gone: `device_put` takes an aligned array where it lies. jnp.asarray copies by a program.
+        # A copy, whose owner is gone: `device_put` takes an aligned array where it lies.
+        # jnp.asarray copies by a program.
         return jax.device_put(np.array(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
 
 
@@ -186,7 +200,9 @@ def check_public(values: Values) -> None:
     refuse_options(values)
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
-            is_array = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+            is_array = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(
+                leaf.dtype, jnp.inexact
+            )
             if (is_array or isinstance(leaf, float)) and not np.all(np.isfinite(np.asarray(leaf))):
                 raise ValueError(
                     f"The public argument {name!r} holds a NaN or an infinity, so the model would be "
@@ -194,7 +210,9 @@ def check_public(values: Values) -> None:
                 )
 
 
-def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int], programs: Sequence[Program] = ()) -> None:
+def refuse_tables(
+    arrays: Sequence[Any], lengths: Sequence[int], programs: Sequence[Program] = ()
+) -> None:
     """Refuse arrays as long as the table that come in beside the records: they are the table.
 
     `programs` are the functions that use them, in which the refusal looks for their names.
@@ -212,12 +230,16 @@ def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int], programs: Seque
 
 
 def refuse_reshaped(
-    arrays: Sequence[Any], public: Sequence[Any], records: Sequence[Any], length: int, programs: Sequence[Program]
+    arrays: Sequence[Any],
+    public: Sequence[Any],
+    records: Sequence[Any],
+    length: int,
+    programs: Sequence[Program],
 ) -> None:
     """Refuse arrays in the closure that look like the table in another shape, or like a good part of it.
 
-    Only shapes are looked at. A table in the closure cannot be told for sure: not if it is summed up, or cut into small
-    parts.
+    Only shapes are looked at. A table in the closure cannot be told for sure: not if it is summed
+    up, or cut into small parts.
     """
     if length <= _FEWEST_TELLING_ROWS:
         return
@@ -225,9 +247,13 @@ def refuse_reshaped(
     rows = {tuple(x.shape[1:]) for x in records}
     sizes = {length * math.prod(row) for row in rows}
     for shape in {tuple(x.shape) for x in arrays} - declared:
-        runs = {math.prod(shape[i:j]) for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+        runs = {
+            math.prod(shape[i:j]) for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)
+        }
         square = len(shape) == 2 and shape[0] == shape[1]
-        part = shape[1:] in rows and shape[0] > max(_FEWEST_TELLING_ROWS, length // 4) and not square
+        part = (
+            shape[1:] in rows and shape[0] > max(_FEWEST_TELLING_ROWS, length // 4) and not square
+        )
         if part or length in runs or sizes & runs:
             raise ValueError(
                 f"The model or the guide uses an array of shape {shape} from its closure, which was not passed as records "

@@ -68,19 +68,23 @@ _MOST_LEFT = 0.3  # of a parameter's way, in the second half of a fit
 MOST_NOISE = 0.85
 """The largest error from noise in the mean of all steps of a fit that predicts, over the error from sampling (`too_few`).
 
-At epsilon 1, 14 fits of seven tables of 750 to 4,900 people kept 76 % or more of what there was to learn where it was up to
-0.77; from 0.88 on six fits of three tables kept 74 % at most, and three of them predicted worse than one number for all.
+At epsilon 1, 14 fits of seven tables of 750 to 4,900 people kept 76 % or more of what there was to
+learn where it was up to 0.77; from 0.88 on six fits of three tables kept 74 % at most, and three of
+them predicted worse than one number for all.
 """
 _SHOWN = 40  # numbers in print
-_FEW_PARAMETERS = 50  # the gradients of more may lie in few directions, and noise in others does not matter
+_FEW_PARAMETERS = (
+    50  # the gradients of more may lie in few directions, and noise in others does not matter
+)
 
 
 def too_few(plan: PrivacyPlan, num_parameters: int, noun: str = "record") -> str:
     """The reason why a fit is not usable whatever the table has, or nothing; by public numbers alone.
 
-    The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in each coordinate. With gradients
-    half as long as C, spread over d coordinates, N records determine it up to C / (2 sqrt(d N)). A fit that does not converge
-    has a larger error, and one whose gradients lie in few of many directions a smaller one.
+    The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in
+    each coordinate. With gradients half as long as C, spread over d coordinates, N records
+    determine it up to C / (2 sqrt(d N)). A fit that does not converge has a larger error, and one
+    whose gradients lie in few of many directions a smaller one.
 
     Args:
         plan: The plan of the fit.
@@ -107,7 +111,9 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
     )
     if 1 - counted.value - 3 * counted.stderr > _MOST_DROPPED:
         fewer = (
-            ", or the table has fewer records than the plan says" if neighbours(plan.relation).hides_membership else ""
+            ", or the table has fewer records than the plan says"
+            if neighbours(plan.relation).hides_membership
+            else ""
         )
         missing = Share(1 - counted.value, counted.stderr)
         statement = statement.with_data_warnings(
@@ -174,7 +180,9 @@ def warn_of_use(result: Any, before: Statement, *, stacklevel: int = 4) -> None:
         before: The statement before the releases were looked at.
         stacklevel: As in `warnings.warn`; 4 is the caller of `DPSVI.run`.
     """
-    found = [warning for warning in result.statement.data_warnings if warning not in before.data_warnings]
+    found = [
+        warning for warning in result.statement.data_warnings if warning not in before.data_warnings
+    ]
     if result.statement.use == NOT_USABLE:
         found.insert(0, use_words(result.statement))
     for words in found:
@@ -188,21 +196,25 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     """The outcome of `DPSVI.run`. Everything in it is covered by `statement`; it holds no key.
 
     Attributes:
-        params: Values of the `param` sites, averaged over the tail of the fit (`trace.average`; `averaged_over` says over
-            how many iterates); ready for NumPyro's `Predictive` and `guide.sample_posterior`.
+        params: Values of the `param` sites, averaged over the tail of the fit (`trace.average`;
+            `averaged_over` says over how many iterates); ready for NumPyro's `Predictive` and
+            `guide.sample_posterior`.
         last_params: The same of the last iterate.
         losses: One private estimate of the negative ELBO of all records a step, in nats. They
-            scatter by the noise of the release; a running mean shows the trend. They are biased: each record's loss is clipped
-            to within `loss_bound` of `DPSVI` from the placeholder's, which a wider bound avoids at the price of more noise. NaN
-            where the fit gave no share of its budget to the loss.
-        clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
-        shares: Two noisy shares of the records a step: those whose gradient was longer than C, and those that counted at all,
-            since their loss and gradient are finite. Relative to the plan's public number of records.
+            scatter by the noise of the release; a running mean shows the trend. They are biased:
+            each record's loss is clipped to within `loss_bound` of `DPSVI` from the placeholder's,
+            which a wider bound avoids at the price of more noise. NaN where the fit gave no share
+            of its budget to the loss.
+        clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a
+            release.
+        shares: Two noisy shares of the records a step: those whose gradient was longer than C, and
+            those that counted at all, since their loss and gradient are finite. Relative to the
+            plan's public number of records.
         trace: The iterates.
         statement: The privacy statement.
         plan: The plan of the fit.
-        steps_completed: Fewer than `plan.num_steps` after Ctrl-C, or if the parameters ceased to be finite numbers, which the
-            statement then says; the cost remains the plan's.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C, or if the parameters ceased to be
+            finite numbers, which the statement then says; the cost remains the plan's.
     """
 
     params: dict[str, Any]
@@ -214,8 +226,12 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     statement: Statement
     plan: PrivacyPlan
     steps_completed: int
-    _form: Form | None = dataclasses.field(default=None, repr=False, compare=False, metadata=NOT_IN_DICT)
-    _objective: Objective | None = dataclasses.field(default=None, repr=False, compare=False, metadata=KEPT_NOWHERE)
+    _form: Form | None = dataclasses.field(
+        default=None, repr=False, compare=False, metadata=NOT_IN_DICT
+    )
+    _objective: Objective | None = dataclasses.field(
+        default=None, repr=False, compare=False, metadata=KEPT_NOWHERE
+    )
 
     @property
     def averaged_over(self) -> int:
@@ -244,7 +260,8 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
             NumPyro's `Predictive(model, posterior_samples)` takes them. For ArviZ: `to_arviz`.
 
         Raises:
-            ValueError: The result holds no guide, since it was unpickled or loaded without one; or num_samples < 1.
+            ValueError: The result holds no guide, since it was unpickled or loaded without one; or
+                num_samples < 1.
         """
         if self._objective is None:
             raise ValueError(
@@ -254,11 +271,14 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
 
-    def infer_discrete(self, key: PRNGKeyArray, *args: Any, num_samples: int = 1, **kwargs: Any) -> dict[str, Array]:
+    def infer_discrete(
+        self, key: PRNGKeyArray, *args: Any, num_samples: int = 1, **kwargs: Any
+    ) -> dict[str, Array]:
         """Draw the discrete latents that were summed out, for given records: the counterpart of NumPyro's `infer_discrete`.
 
-        Exact given the shared latents, of which each sample takes another draw from the guide. Each record's draw depends
-        on that record and on the release, so it may be shown where the record itself may be.
+        Exact given the shared latents, of which each sample takes another draw from the guide. Each
+        record's draw depends on that record and on the release, so it may be shown where the record
+        itself may be.
 
         Args:
             key: Any JAX key.
@@ -270,11 +290,16 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
             For each latent an array (num_samples, records, ...).
 
         Raises:
-            ValueError: The result holds no guide, the model has no such latent, records have variational parameters of
-                their own, or the arguments are not like those of the fit.
+            ValueError: The result holds no guide, the model has no such latent, records have
+                variational parameters of their own, or the arguments are not like those of the fit.
         """
         objective = self._objective
-        if objective is None or not objective.structure.summed or objective.structure.local_params or num_samples < 1:
+        if (
+            objective is None
+            or not objective.structure.summed
+            or objective.structure.local_params
+            or num_samples < 1
+        ):
             raise ValueError(
                 "infer_discrete needs a result with its guide (discreet.load_result(path, model, guide)), a model with "
                 'discrete latents of each record that the guide leaves out, no local="private", and num_samples >= 1.'
@@ -290,7 +315,8 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Convert draws of `noise_aware()` for ArviZ, with the statement in their attributes; at no cost.
 
-        Those of `posterior` lack the noise of the fit, so that their intervals, which `az.summary` prints, do not hold.
+        Those of `posterior` lack the noise of the fit, so that their intervals, which `az.summary`
+        prints, do not hold.
 
         Args:
             key: Any JAX key.
@@ -309,26 +335,29 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     def noise_aware(self, method: str | None = None, *, start: float | None = None) -> NoiseAware:
         """Compute the posterior that includes the noise of the private fit, from the trace alone, at no cost.
 
-        The fit ends near the parameters that a fit without noise would have found, not at them, and `posterior` takes no
-        notice: at small epsilon its intervals are too narrow. Here these parameters are unknowns, and their own posterior
-        given the trace is carried into the draws. docs/noise-aware.md has the derivations, and what stays uncorrected.
+        The fit ends near the parameters that a fit without noise would have found, not at them, and
+        `posterior` takes no notice: at small epsilon its intervals are too narrow. Here these
+        parameters are unknowns, and their own posterior given the trace is carried into the draws.
+        docs/noise-aware.md has the derivations, and what stays uncorrected.
 
         Args:
-            method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
-                "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
-                None: "regression" where the fit kept them, else "trace".
+            method: "trace" adds the variance of the tail's mean, in all variational parameters of
+                any guide; "regression" infers each location from the noisy gradients, which
+                `run(..., keep_gradients=True)` keeps. None: "regression" where the fit kept them,
+                else "trace".
             start: Start of the tail, as a fraction of the trace. None: where it has no drift.
 
         Returns:
             An object with `posterior(key, num_samples)`, like this one.
 
         Raises:
-            ValueError: Clipping moved the fit, by how much nobody knows; another method, a result without a guide, a trace
-                without a converged tail or with too few iterates in it, without gradients, or a guide that has no locations.
+            ValueError: Clipping moved the fit, by how much nobody knows; another method, a result
+                without a guide, a trace without a converged tail or with too few iterates in it,
+                without gradients, or a guide that has no locations.
 
         Reference:
-            "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
-            AISTATS 2025.
+            "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh,
+            Jälkö and Honkela, AISTATS 2025.
         """
         from discreet.methods.inference._noise_aware import METHODS
 
@@ -345,7 +374,8 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
                 f"The noise is that of {type(self.plan.mechanism).__name__}; noise_aware supports Gaussian noise only. "
                 "Use posterior(key, num_samples)."
             )
-        # Shortened gradients move the optimum by about this many posterior widths, as these are 1 / sqrt(N) of a gradient.
+        # Shortened gradients move the optimum by about this many posterior widths, as these are 1 /
+        # sqrt(N) of a gradient.
         clipped = self.clipped
         moved = (clipped.value - 2 * clipped.stderr) * math.sqrt(self.plan.num_records)
         if self.plan.clipping.adapts or moved > _LARGEST_MOVE:
@@ -355,8 +385,11 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
                 "interval would hold. Give the plan a number as clipping_norm that is above the longest gradient of a record. "
                 "The draws of posterior(key, num_samples) are for predictions."
             )
-        # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
-        least_noise = min(self.plan.noise_multipliers) * float(np.min(self.clipping_norms)) / self.plan.rate
+        # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add
+        # to it.
+        least_noise = (
+            min(self.plan.noise_multipliers) * float(np.min(self.clipping_norms)) / self.plan.rate
+        )
         aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
         return dataclasses.replace(aware, statement=self.statement)
 
@@ -392,7 +425,10 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     def __str__(self) -> str:
         """A table of estimates, without intervals, which a fit in steps does not have; the verdict, and the price."""
         rows = [
-            (keystr(path, simple=True, separator="/") + str([*place] if place else ""), f"{x[place]:.4g}")
+            (
+                keystr(path, simple=True, separator="/") + str([*place] if place else ""),
+                f"{x[place]:.4g}",
+            )
             for path, x in jax.tree.leaves_with_path(self._estimates())
             for place in itertools.islice(np.ndindex(x.shape), _SHOWN + 1)
         ]
@@ -416,15 +452,21 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
         return {**self.__dict__, "_objective": None}
 
 
-def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan) -> DPSVIResult:
+def result_of(
+    step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan
+) -> DPSVIResult:
     """Build the `DPSVIResult` from a loop's outcome."""
     last = outcome.last
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
-    params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
+    params, last_params = (
+        jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last)
+    )
     records = step.objective.programs.records
     structure = step.objective.structure
-    arguments = records.rebuild([ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves])
+    arguments = records.rebuild(
+        [ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves]
+    )
     arguments = arguments if is_plain(arguments) else None
     result = DPSVIResult(
         params=params,
@@ -468,11 +510,13 @@ def load_result(
 ) -> Any:
     """Read a result that its `save` wrote: of `DPSVI`, or, without model and guide, of `regress`, `DPNewton` and `fit`.
 
-    No content of the file is executed, so it may come from strangers; but its statement is as trustworthy as its source.
+    No content of the file is executed, so it may come from strangers; but its statement is as
+    trustworthy as its source.
 
     Args:
         path: The file.
-        model: The model that was fitted, for `posterior` and `noise_aware`, which are refused without it.
+        model: The model that was fitted, for `posterior` and `noise_aware`, which are refused
+            without it.
         guide: Its guide.
         placeholder: As in `DPSVI`.
         static_kwargs: The keyword arguments that the `DPSVI` had for its model.
@@ -481,21 +525,26 @@ def load_result(
         The result as it was saved, to the bit; the same key gives the same draws.
 
     Raises:
-        ValueError: The file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
-            other latents, or parameters of other names, shapes or dtypes.
+        ValueError: The file is absent, damaged, incomplete, something else, or from a newer
+            discreet; or model and guide have other latents, or parameters of other names, shapes or
+            dtypes.
     """
     if model is None and guide is None:
         module, name = _ELSEWHERE.get(kind_of(path), (__name__, DPSVIResult.__name__))
         return getattr(import_module(module), name).load(path)
     loaded = DPSVIResult.load(path)
     if model is None or guide is None:
-        raise ValueError("Draws need the model and its guide: give both, or neither to have the numbers alone.")
+        raise ValueError(
+            "Draws need the model and its guide: give both, or neither to have the numbers alone."
+        )
     if loaded._form is None:
         raise ValueError(
             "The file does not say what records look like, since the result was unpickled before it was saved: load it "
             "without model and guide, and draw with dpsvi.posterior(key, result.params, num_samples)."
         )
-    objective = objective_of(loaded._form, loaded.plan, loaded.params, model, guide, placeholder, static_kwargs)
+    objective = objective_of(
+        loaded._form, loaded.plan, loaded.params, model, guide, placeholder, static_kwargs
+    )
     return dataclasses.replace(loaded, _objective=objective)
 
 

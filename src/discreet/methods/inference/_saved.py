@@ -1,8 +1,9 @@
 """The folder of a fit that may die: its key, what identifies it, and whether another call may continue it.
 
-Each method derives from `SavedFit` and adds what it needs to go on: `DPSVI` its state (`_checkpoint`), private Newton its
-releases. The file is there before the debit, so that no debit is ever without the key of what it paid for, and the ledger
-recognizes the run by its `run_id` and debits it once.
+Each method derives from `SavedFit` and adds what it needs to go on: `DPSVI` its state
+(`_checkpoint`), private Newton its releases. The file is there before the debit, so that no debit
+is ever without the key of what it paid for, and the ledger recognizes the run by its `run_id` and
+debits it once.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ _OTHERS = {
 class SavedFit:
     """A folder from which a fit continues after a crash; without a folder, it does nothing.
 
-    The file contains the key of the noise: only its owner may read it (mode 0600), and it is not part of any result. The key is
-    removed when the fit is done.
+    The file contains the key of the noise: only its owner may read it (mode 0600), and it is not
+    part of any result. The key is removed when the fit is done.
 
     Args:
-        folder: Where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
-        key: The key of a new fit, of which the first process's is taken. One that goes on has its own.
+        folder: Where; made if absent. Of several processes, that of the first one, which alone
+            reads and writes there.
+        key: The key of a new fit, of which the first process's is taken. One that goes on has its
+            own.
         processes: Those that make the fit; None: this one.
         purpose: The purpose of the subkey that draws all noise; None: the key itself does.
     """
@@ -86,9 +89,14 @@ class SavedFit:
         if not held:
             return
         with processes.together():
-            found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
+            found = read_archive(
+                self._path if self._path is not None else held, _WHAT, _VERSION, kinds()
+            )
             if found["reproducible"] != seeded:
-                of_key = "a secret key (discreet.random.key())", "a key made from a seed, which is not private"
+                of_key = (
+                    "a secret key (discreet.random.key())",
+                    "a key made from a seed, which is not private",
+                )
                 raise RefusedError(
                     f"{self._where} holds a fit with {of_key[not seeded]}, and this call gives {of_key[seeded]}. Give a key of "
                     "that kind to continue, or choose another folder for a new fit, which spends again."
@@ -113,8 +121,8 @@ class SavedFit:
         """Identify the fit, and refuse to continue another one.
 
         Args:
-            facts: Some of `plan`, `options`, `program` (a fingerprint, to which the versions of all libraries are added) and
-                `records` (by `digest`).
+            facts: Some of `plan`, `options`, `program` (a fingerprint, to which the versions of all
+                libraries are added) and `records` (by `digest`).
 
         Raises:
             RefusedError: The file is that of another fit.
@@ -139,7 +147,8 @@ class SavedFit:
         try:
             begin()
         except ValueError:
-            # Refused. After any other error the debit may be on the disk: the file stays, and the ledger has its run.
+            # Refused. After any other error the debit may be on the disk: the file stays, and the
+            # ledger has its run.
             if self._found is None and self._path is not None:
                 self._path.unlink()
             raise
@@ -178,7 +187,11 @@ class SavedFit:
             if isinstance(whole, mechanisms.InFiles):
                 digest.update(whole.digest.encode())
                 continue
-            parts = [x.data for x in whole.addressable_shards] if isinstance(whole, jax.Array) and apart else [whole]
+            parts = (
+                [x.data for x in whole.addressable_shards]
+                if isinstance(whole, jax.Array) and apart
+                else [whole]
+            )
             for x in map(np.asarray, parts):
                 digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
         own = digest.hexdigest()
@@ -187,5 +200,7 @@ class SavedFit:
 
 def versions() -> str:
     """The versions and the device: others may draw different batches from the same key, or round differently."""
-    names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
+    names = ", ".join(
+        f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy")
+    )
     return f"{names} on {jax.default_backend()}: {rounds_like()}"

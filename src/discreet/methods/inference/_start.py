@@ -1,7 +1,8 @@
 """The start of a fit: an artificial record, and initial parameters that depend on no data.
 
-NumPyro's `SVI.init` runs model and guide on the data. Here they run on a placeholder record in the support of the model: the
-caller's, or zeros, ones or halves. Both the placeholder's loss and the data-free term must be finite there.
+NumPyro's `SVI.init` runs model and guide on the data. Here they run on a placeholder record in the
+support of the model: the caller's, or zeros, ones or halves. Both the placeholder's loss and the
+data-free term must be finite there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from discreet._numpyro import artificial_records, helpful_support_errors
 from discreet.methods.inference._autoguides import is_numpyros
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Values, take_apart
-from discreet.methods.inference._structure import FAILURES, Structure, explain_model, start_of_search
+from discreet.methods.inference._structure import (
+    FAILURES,
+    Structure,
+    explain_model,
+    start_of_search,
+)
 from discreet.privacy import random
 
 if TYPE_CHECKING:
@@ -34,7 +40,9 @@ def init_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, ...]:
     return tuple(jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3))
 
 
-def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
+def choose_placeholder(
+    programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray
+) -> list[Array]:
     """One artificial record: the caller's, or zeros, or ones or halves where zeros are impossible, as for shares."""
     records = programs.records
     if given is not None:
@@ -54,15 +62,23 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
             if "size of plate" in str(error):
                 # `find_structure` says why.
                 return candidate
-            # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
-            if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
+            # A column of weights (handlers.scale) must not be zero, nor one of standard errors
+            # where NumPyro validates.
+            if "distribution got invalid" not in str(error) and "should be positive" not in str(
+                error
+            ):
                 raise
     for one, other in ((0.0, 1.0), (1.0, 0.5), (0.5, 0.25)):
         mixed, *equal = (
-            [jnp.concatenate(x) for x in zip(records.filled(a, 1), records.filled(b, 1), strict=True)]
+            [
+                jnp.concatenate(x)
+                for x in zip(records.filled(a, 1), records.filled(b, 1), strict=True)
+            ]
             for a, b in ((one, other), (one, one), (other, other))
         )
-        if _runs_finite(programs, mixed) and not any(_runs_finite(programs, rows) for rows in equal):
+        if _runs_finite(programs, mixed) and not any(
+            _runs_finite(programs, rows) for rows in equal
+        ):
             raise ValueError(
                 "The model computes a statistic of its records, such as x.std(0) or a range: artificial records have a finite "
                 "density where they differ, and none where they are equal. A statistic couples all records, and each is "
@@ -81,8 +97,12 @@ def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        trace = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
-        observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
+        trace = programs.trace(
+            programs.model, rows, key, hint=programs.num_records, rule=start_of_search
+        )
+        observed = [
+            site for site in trace.values() if site["type"] == "sample" and site["is_observed"]
+        ]
         fine: list[Any] = [True]
         for site in observed:
             fn = site["fn"]
@@ -90,14 +110,20 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
             try:
                 fine.append(jnp.all(jnp.isfinite(fn.log_prob(value))))
             except TypeError as error:
-                if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(error):
+                if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(
+                    error
+                ):
                     raise
                 raise TypeError(
                     f"The observed site {site['name']!r} has values of the type {jnp.result_type(value)}, and its "
                     f"distribution, {type(fn).__name__}, takes integers. Convert them in the model, by obs=y.astype(int)."
                 ) from error
         # A Bernoulli of NaN has a finite density.
-        numbers = [x for x in jax.tree.leaves([site["fn"] for site in observed]) if isinstance(x, jax.Array)]
+        numbers = [
+            x
+            for x in jax.tree.leaves([site["fn"] for site in observed])
+            if isinstance(x, jax.Array)
+        ]
         fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
         return jnp.all(jnp.array(fine))
 
@@ -107,7 +133,11 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
 
 
 def initial_parameters(
-    programs: Programs, placeholder: list[Array], structure: Structure, key: PRNGKeyArray, init_params: Values | None
+    programs: Programs,
+    placeholder: list[Array],
+    structure: Structure,
+    key: PRNGKeyArray,
+    init_params: Values | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
     given = dict(init_params or {})
@@ -118,24 +148,36 @@ def initial_parameters(
         guide = programs.trace(programs.guide, placeholder, guide_key, given)
         model: dict[str, Any] = {}
         if structure.model_params:
-            latents = {n: s["value"] for n, s in guide.items() if s["type"] in ("sample", "param", "mutable")}
+            latents = {
+                n: s["value"]
+                for n, s in guide.items()
+                if s["type"] in ("sample", "param", "mutable")
+            }
             model = programs.trace(programs.model, placeholder, model_key, {**latents, **given})
         # A site in both belongs to the guide, as in NumPyro.
         for site in [*model.values(), *guide.values()]:
             if site["type"] != "param":
                 continue
-            if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
+            if not all(
+                jnp.issubdtype(jnp.result_type(x), jnp.floating)
+                for x in jax.tree.leaves(site["value"])
+            ):
                 raise ValueError(
                     f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
                     "floats, or pass it to DPSVI as a public keyword argument."
                 )
             with helpful_support_errors({**site, "fn": None}):
-                transforms[site["name"]] = biject_to(site["kwargs"].get("constraint", constraints.real))
+                transforms[site["name"]] = biject_to(
+                    site["kwargs"].get("constraint", constraints.real)
+                )
         sites = {**model, **guide}.items()
-        return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
+        return [
+            {n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")
+        ]
 
-    # NumPyro's guides have their initial values already: nothing is compiled for what else they compute. A `PointGuide` runs
-    # the model, whose distributions NumPyro checks where it is not traced.
+    # NumPyro's guides have their initial values already: nothing is compiled for what else they
+    # compute. A `PointGuide` runs the model, whose distributions NumPyro checks where it is not
+    # traced.
     ready = is_numpyros(programs.guide) and not structure.model_params and not given
     params, state = run_kept(start, key) if ready else start(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
@@ -150,7 +192,10 @@ def initial_parameters(
         )
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
-    own = {name: _of_one(name, psi.pop(name), axis, transforms[name]) for name, axis in structure.local_params}
+    own = {
+        name: _of_one(name, psi.pop(name), axis, transforms[name])
+        for name, axis in structure.local_params
+    }
     if reading := set(given) & set(own):
         raise ValueError(
             f"init_params names {sorted(reading)[0]!r}, of which each record has its own. All start from the guide's initial "
@@ -176,14 +221,19 @@ def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
 
 
 # Of equal objectives compiled once.
-_terms_at_start = run_once(lambda objective, psi, key: objective.terms(psi, objective.example, key), static_argnums=0)
+_terms_at_start = run_once(
+    lambda objective, psi, key: objective.terms(psi, objective.example, key), static_argnums=0
+)
 
 
 def loss_at_start(objective: Objective, psi: Values, key: PRNGKeyArray) -> Scalar:
     """The placeholder record's loss, which like the data-free term must be finite."""
     with artificial_records():
         free, loss = _terms_at_start(objective, psi, key)
-    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
+    for value, what in (
+        (free, "The prior or the guide"),
+        (loss, "The loss of the placeholder record"),
+    ):
         if not np.isfinite(value):
             raise ValueError(
                 f"{what} is not finite at the initial parameters ({float(value)}). Pass an artificial record in the "

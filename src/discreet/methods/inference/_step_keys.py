@@ -1,7 +1,7 @@
 """The keys of a step.
 
-There is one key for each use of randomness, from which a step derives its own by its number, so that no two uses and no two
-steps share bits. A secret key starts one fit only (`random.claim`).
+There is one key for each use of randomness, from which a step derives its own by its number, so
+that no two uses and no two steps share bits. A secret key starts one fit only (`random.claim`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class StepKeys(NamedTuple):
         """Derive the keys from that of a fit, in which records may have a memory."""
         use = random.Purpose
         purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
-        sampling, noise, guide, local, record, *own = random.subkeys(key, (*purposes, use.MEMORY)[: 5 + memory])
+        sampling, noise, guide, local, record, *own = random.subkeys(
+            key, (*purposes, use.MEMORY)[: 5 + memory]
+        )
         return cls(sampling, noise, random.as_threefry(guide), local, record, *own)
 
     def at(self, step: Int[Array, ""]) -> StepKeys:

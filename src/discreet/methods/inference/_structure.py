@@ -1,10 +1,11 @@
 """Find the structure of a model and a guide by tracing them with two and with three records.
 
-Nothing here reads data: the traces are abstract, on shapes alone. Values whose
-shape changes with the number of rows belong to records; all others are global. Programs that cannot be split into records, or
-would publish records' parameters, are refused here with the site and the remedy.
+Nothing here reads data: the traces are abstract, on shapes alone. Values whose shape changes with
+the number of rows belong to records; all others are global. Programs that cannot be split into
+records, or would publish records' parameters, are refused here with the site and the remedy.
 
-Discrete latents of one record that the guide does not sample are summed out: their joint support is enumerated for one record.
+Discrete latents of one record that the guide does not sample are summed out: their joint support is
+enumerated for one record.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, place_of, used_inputs
 from discreet._validate import left_out
-from discreet.methods.inference._autoguides import SITE_BY_SITE, auto_guides, check_kind_of_guide, set_up_auto_guides
+from discreet.methods.inference._autoguides import (
+    SITE_BY_SITE,
+    auto_guides,
+    check_kind_of_guide,
+    set_up_auto_guides,
+)
 from discreet.methods.inference._plates import log_density, value_of_improper
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Message, PlateSizes, Program, Values
@@ -64,7 +70,9 @@ class Site:
     # factor of an observed site's log density beside those of its plates; None: not a fixed number
     scale: float | None = 1.0
     density: tuple[int, ...] = ()  # shape of an observed site's log density
-    own: tuple[int, ...] = ()  # batch shape of an observed site's distribution, without what its plates add
+    own: tuple[
+        int, ...
+    ] = ()  # batch shape of an observed site's distribution, without what its plates add
     discrete: bool = False
     reparametrized: bool = False
     auxiliary: bool = False
@@ -104,17 +112,23 @@ class Structure:
 
     record_plates: frozenset[str]  # names of the plates whose size follows the number of records
     global_latents: tuple[str, ...]  # model latents that all records share, in the model's order
-    # model latents of each record: inside the record plates, or with a batch axis that follows the records
+    # model latents of each record: inside the record plates, or with a batch axis that follows the
+    # records
     local_latents: tuple[str, ...]
-    # observed sites of the records: inside a record plate, with an axis that follows the records, or a sum over them
+    # observed sites of the records: inside a record plate, with an axis that follows the records,
+    # or a sum over them
     observed: tuple[str, ...]
-    guide_globals: tuple[str, ...]  # guide sample sites that all records share, auxiliary ones included
+    guide_globals: tuple[
+        str, ...
+    ]  # guide sample sites that all records share, auxiliary ones included
     guide_locals: tuple[str, ...]  # guide sample sites of each record
     model_params: tuple[str, ...]  # the model's `param` sites
     # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
     factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
-    summed: tuple[Summed, ...] = ()  # discrete local latents that are summed out; not among `local_latents`
+    summed: tuple[
+        Summed, ...
+    ] = ()  # discrete local latents that are summed out; not among `local_latents`
 
     def combinations(self) -> dict[str, np.ndarray]:
         """All combinations of one record's summed latents, along the leading axis of each array."""
@@ -122,7 +136,10 @@ class Structure:
             return {}
         sizes = [site.size for site in self.summed]
         indices = np.indices(sizes).reshape(len(sizes), -1)
-        return {site.name: site.values()[index] for site, index in zip(self.summed, indices, strict=True)}
+        return {
+            site.name: site.values()[index]
+            for site, index in zip(self.summed, indices, strict=True)
+        }
 
 
 Sites = Mapping[str, Site]
@@ -144,8 +161,9 @@ def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
 def sites_of_records(two: Traced, three: Traced, record_plates: frozenset[str]) -> set[str]:
     """The sites of which each record has its own: inside a record plate, or with a batch axis that follows the records.
 
-    A distribution is independent along its batch axes, with or without a plate. Its event axes are one joint density, so
-    a latent whose event axis follows the records, such as a random walk over them, is no latent of each.
+    A distribution is independent along its batch axes, with or without a plate. Its event axes are
+    one joint density, so a latent whose event axis follows the records, such as a random walk over
+    them, is no latent of each.
     """
     found = {name for name, site in two.sites.items() if record_plates.intersection(site.plates)}
     for name, site in two.sites.items():
@@ -166,7 +184,11 @@ def _trace_abstractly(
     def run(leaves: list[Any]) -> Values:
         trace = programs.trace(program, leaves, key, hint=hint, sizes=sizes)
         sites.update({name: _summary(site, sizes) for name, site in trace.items()})
-        given = [n for n, s in sites.items() if s.kind in ("param", "mutable", "sample") and not s.observed]
+        given = [
+            n
+            for n, s in sites.items()
+            if s.kind in ("param", "mutable", "sample") and not s.observed
+        ]
         return {name: trace[name]["value"] for name in given}
 
     values = jax.eval_shape(run, programs.records.shapes(rows))
@@ -176,7 +198,11 @@ def _trace_abstractly(
 def _summary(site: Message, sizes: PlateSizes) -> Site:
     kind = site["type"]
     plates = site.get("cond_indep_stack", ())
-    about: dict[str, Any] = {"name": site["name"], "kind": kind, "plates": tuple(frame.name for frame in plates)}
+    about: dict[str, Any] = {
+        "name": site["name"],
+        "kind": kind,
+        "plates": tuple(frame.name for frame in plates),
+    }
     if kind in ("sample", "param"):
         about["shape"] = jax.tree.map(jnp.shape, site["value"])
     if kind != "sample":
@@ -201,7 +227,13 @@ def _summary(site: Message, sizes: PlateSizes) -> Site:
     density = _density(site)
     while isinstance(fn, ExpandedDistribution | MaskedDistribution):
         fn = fn.base_dist
-    return Site(**about, observed=True, scale=float(scale) if fixed else None, density=density, own=fn.batch_shape)
+    return Site(
+        **about,
+        observed=True,
+        scale=float(scale) if fixed else None,
+        density=density,
+        own=fn.batch_shape,
+    )
 
 
 def _density(site: Message) -> tuple[int, ...]:
@@ -269,7 +301,11 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         with _explained("model", programs):
             _trace_abstractly(programs, programs.model, 1, key, hint)
     inside = sites_of_records(two, three, record_plates)
-    drawn = [n for n, s in two.sites.items() if n in inside or (s.kind == "sample" and s.shape != three.sites[n].shape)]
+    drawn = [
+        n
+        for n, s in two.sites.items()
+        if n in inside or (s.kind == "sample" and s.shape != three.sites[n].shape)
+    ]
     if drawn and not any(s.observed for s in two.sites.values()):
         raise ValueError(
             f"No site of the records is observed: {drawn[0]!r} is drawn, since its obs= is None or left out. "
@@ -302,7 +338,8 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     guides = list(auto_guides(guide))
     check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
     if programs.keeps_local is None and not inside.isdisjoint(latents):
-        # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them by itself.
+        # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them
+        # by itself.
         is_auto = isinstance(guide, autoguide.AutoGuide)
         keeps_local = is_auto and any(type(part) in SITE_BY_SITE for part in guides)
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
@@ -327,7 +364,8 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
 
     if not keeps_local:
         set_up(placeholder)
-    # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
+    # On shapes alone: a search for initial values that only their number is wanted of, is not to be
+    # compiled.
     jax.eval_shape(trace_guide)
     guide_two, guide_three = traced
     if keeps_local:
@@ -378,7 +416,9 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
     except FAILURES as error:
         place = place_of(error)
         program = getattr(programs, what)
-        long = {n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS}
+        long = {
+            n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS
+        }
         remedy = make_arguments([program], lambda shape: not long.isdisjoint(shape))
         if str(error).startswith("The observed site"):
             raise ValueError(f"{error}{remedy}") from None
@@ -390,7 +430,8 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
                 f"{what} cuts its arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
             ) from error
         if re.search(
-            r"string indexing|Tracer('? object)? has no attribute|non-tuple sequence.*\[\[[\"']", f"{error}{place}"
+            r"string indexing|Tracer('? object)? has no attribute|non-tuple sequence.*\[\[[\"']",
+            f"{error}{place}",
         ):
             raise ValueError(
                 f"The {what} takes a column or a method of a data frame from an argument{place}, but arguments are arrays "
@@ -422,7 +463,9 @@ def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced,
     """Trace with two and with three records; if that fails, take plates of size N for record plates (the hint)."""
 
     def both(hint: int | None) -> tuple[Traced, Traced, int | None]:
-        two, three = (_trace_abstractly(programs, programs.model, rows, key, hint) for rows in (2, 3))
+        two, three = (
+            _trace_abstractly(programs, programs.model, rows, key, hint) for rows in (2, 3)
+        )
         return two, three, hint
 
     try:
@@ -476,7 +519,11 @@ def _check_model(two: Sites, three: Sites, inside: set[str], keeps_local: bool) 
             raise ValueError(
                 f"The latent site {name!r} has a value for each record but one joint distribution of them all: to_event, or a "
                 "random walk or a Gaussian process over the records, which couples them in principle. Move it into the plate"
-                + ("." if keeps_local else ', and sum or integrate it out, write an encoder, or use local="private".')
+                + (
+                    "."
+                    if keeps_local
+                    else ', and sum or integrate it out, write an encoder, or use local="private".'
+                )
             )
         if site.discrete and name not in inside:
             raise ValueError(
@@ -486,7 +533,9 @@ def _check_model(two: Sites, three: Sites, inside: set[str], keeps_local: bool) 
             )
 
 
-def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
+def _check_mutable(
+    what: str, sites: Sites, programs: Programs, key: PRNGKeyArray, hint: int | None
+) -> None:
     """Refuse state that a run of the model or the guide changes; statistics that stay as they are, are public constants."""
     program = programs.model if what == "model" else programs.guide
     for name in [n for n, s in sites.items() if s.kind == "mutable"]:
@@ -500,7 +549,9 @@ def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArra
                         start.extend(jax.tree.leaves(msg["value"]))
 
             trace = programs.trace(Watch(program), leaves, key, hint=hint)
-            return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
+            return [_bits(x) for x in start], [
+                _bits(x) for x in jax.tree.leaves(trace[name]["value"])
+            ]
 
         (reads,) = used_inputs(states, programs.records.shapes(2))
         if any(jax.tree.leaves(reads)):
@@ -511,7 +562,9 @@ def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArra
             )
         # It reads no record, so artificial ones show what becomes of it.
         start, end = jax.jit(states)(programs.records.filled(0, 2))
-        if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
+        if len(start) != len(end) or not all(
+            np.array_equal(a, b) for a, b in zip(start, end, strict=True)
+        ):
             raise ValueError(
                 f"The {what}'s mutable site {name!r} changes with each run, as the counter of random numbers of dropout or "
                 "the statistics of batch normalisation do. Each record is evaluated alone, so all would start from the same "
@@ -521,14 +574,20 @@ def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArra
 
 
 def _bits(x: Any) -> Any:
-    return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x)
+    return (
+        jax.random.key_data(x)
+        if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+        else jnp.asarray(x)
+    )
 
 
-def _sort_observed(two: Sites, three: Sites, inside: set[str], num_records: int) -> tuple[list[str], list[str]]:
+def _sort_observed(
+    two: Sites, three: Sites, inside: set[str], num_records: int
+) -> tuple[list[str], list[str]]:
     """The observed sites of the records, and those that do not follow the number of records.
 
-    Refused are sites in which each record meets every other, and those with a minibatch's `handlers.scale`, which would weight
-    the likelihood twice.
+    Refused are sites in which each record meets every other, and those with a minibatch's
+    `handlers.scale`, which would weight the likelihood twice.
     """
     records: list[str] = []
     rest: list[str] = []
@@ -552,9 +611,15 @@ def _sort_observed(two: Sites, three: Sites, inside: set[str], num_records: int)
             continue
         follows = not math.isclose(site.scale, other.scale)
         batch = num_records / site.scale if site.scale > 1.0 else math.inf
-        if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
+        if follows or (
+            math.isfinite(batch)
+            and batch >= 1.0
+            and math.isclose(batch, round(batch), rel_tol=1e-6)
+        ):
             how = (
-                "a number that follows the rows given" if follows else f"{site.scale:g}, as for batches of {batch:.0f}"
+                "a number that follows the rows given"
+                if follows
+                else f"{site.scale:g}, as for batches of {batch:.0f}"
             )
             raise ValueError(
                 f"The observed site {name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
@@ -565,13 +630,18 @@ def _sort_observed(two: Sites, three: Sites, inside: set[str], num_records: int)
 
 
 def _is_data_free(
-    name: str, programs: Programs, key: PRNGKeyArray, two: Traced, hint: int | None, inside: set[str]
+    name: str,
+    programs: Programs,
+    key: PRNGKeyArray,
+    two: Traced,
+    hint: int | None,
+    inside: set[str],
 ) -> bool:
     """True if an observed site that does not depend on the number of records contains no data.
 
-    If so, it goes into the data-free term, without clipping and noise. If it reads the records, it is one term for all of them,
-    which `refuse_couplings` takes only where it is a sum over them. Refused is what reads a record's latents, or an array that
-    nobody declared public.
+    If so, it goes into the data-free term, without clipping and noise. If it reads the records, it
+    is one term for all of them, which `refuse_couplings` takes only where it is a sum over them.
+    Refused is what reads a record's latents, or an array that nobody declared public.
     """
 
     def density(values: Values, leaves: list[Any]) -> Any:
@@ -597,7 +667,9 @@ def _is_data_free(
     return True
 
 
-def _sum_out(one: Traced, two: Traced, three: Traced, discrete: Sequence[str]) -> tuple[Summed, ...]:
+def _sum_out(
+    one: Traced, two: Traced, three: Traced, discrete: Sequence[str]
+) -> tuple[Summed, ...]:
     """The discrete latents of one record with their supports."""
     found: list[Summed] = []
     for name in discrete:
@@ -643,8 +715,14 @@ def _local_params(two: Sites, three: Sites, keeps_local: bool) -> tuple[tuple[st
         if not keeps_local:
             raise _per_record_parameters(name)
         shapes = site.shape, three[name].shape
-        arrays = all(isinstance(shape, tuple) for shape in shapes) and len(shapes[0]) == len(shapes[1])
-        axes = [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]] if arrays else []
+        arrays = all(isinstance(shape, tuple) for shape in shapes) and len(shapes[0]) == len(
+            shapes[1]
+        )
+        axes = (
+            [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]]
+            if arrays
+            else []
+        )
         if len(axes) != 1 or (shapes[0][axes[0]], shapes[1][axes[0]]) != (2, 3):
             raise ValueError(
                 f"The param site {name!r} changes its shape with the number of records in another way than one axis of "
@@ -655,7 +733,9 @@ def _local_params(two: Sites, three: Sites, keeps_local: bool) -> tuple[tuple[st
     return tuple(found)
 
 
-def _check_guide(two: Sites, latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]) -> None:
+def _check_guide(
+    two: Sites, latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]
+) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:
         raise ValueError(
@@ -666,7 +746,9 @@ def _check_guide(two: Sites, latents: list[str], discrete: list[str], inside: se
         if site.kind != "sample":
             continue
         if site.observed:
-            raise ValueError(f"The guide observes the site {name!r}; observations belong in the model.")
+            raise ValueError(
+                f"The guide observes the site {name!r}; observations belong in the model."
+            )
         if name in discrete:
             raise ValueError(
                 f"The guide samples the discrete latent {name!r}, whose value has no gradient. Leave it out of the guide: it "

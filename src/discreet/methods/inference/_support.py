@@ -1,18 +1,23 @@
 """Refuse a table with a record that its model's distributions cannot produce: labels 1 and 2 of a Bernoulli, a missing count.
 
-Such a record has no finite log density, whatever the latents are, so it would count as zero in every step, and the fit would be
-that of the other records without a word. Two passes find it before any budget is spent:
+Such a record has no finite log density, whatever the latents are, so it would count as zero in
+every step, and the fit would be that of the other records without a word. Two passes find it before
+any budget is spent:
 
-1. Each observed value is compared with the support of its distribution, as the model makes both from one record. Supports that
-   depend on latents or parameters are left out. Only the arrays that these values and supports are made of are read.
-2. Only if a value is outside, the loss of each such record is computed at the initial parameters. It is finite, and the record
-   counts, where the value is masked, another component of a mixture produces it, or the distribution takes NaN for missing.
+1. Each observed value is compared with the support of its distribution, as the model makes both
+   from one record. Supports that depend on latents or parameters are left out. Only the arrays that
+   these values and supports are made of are read.
+2. Only if a value is outside, the loss of each such record is computed at the initial parameters.
+   It is finite, and the record counts, where the value is masked, another component of a mixture
+   produces it, or the distribution takes NaN for missing.
 
-A record whose index is outside of an array, as in `effect[group]` for group 4 of four, is found likewise. JAX takes the nearest
-element, so it would count as one of another group. Two numbers are put there in turn: if the record's loss differs between them,
-it depends on that lookup; where jnp.where or a product with zero leaves it out, it does not. Indices below 0 are outside, too.
+A record whose index is outside of an array, as in `effect[group]` for group 4 of four, is found
+likewise. JAX takes the nearest element, so it would count as one of another group. Two numbers are
+put there in turn: if the record's loss differs between them, it depends on that lookup; where
+jnp.where or a product with zero leaves it out, it does not. Indices below 0 are outside, too.
 
-A record that is NaN throughout stands for an absent one, as in a table to which several processes bring rows.
+A record that is NaN throughout stands for an absent one, as in a table to which several processes
+bring rows.
 """
 
 from __future__ import annotations
@@ -54,7 +59,9 @@ class _Look(NamedTuple):
     """The comparison of one record's observed values with their supports."""
 
     reads: list[int]  # the arrays of the record that it depends on
-    outside: Test  # whether the value of each of `sites` is outside, given these arrays of one record
+    outside: (
+        Test  # whether the value of each of `sites` is outside, given these arrays of one record
+    )
     sites: list[str]  # names of observed sites
     words: Mapping[str, str]  # the distribution of each site
     lookups: list[str]  # places in the model where an index of a record may be outside of an array
@@ -65,7 +72,11 @@ _LOOKS = Memo[Objective, _Look]()
 
 
 def refuse_outside_support(
-    objective: Objective, psi: Values, parts: Iterable[tuple[Sequence[Any], Any]], *, laid: bool = False
+    objective: Objective,
+    psi: Values,
+    parts: Iterable[tuple[Sequence[Any], Any]],
+    *,
+    laid: bool = False,
 ) -> None:
     """Refuse records with an observed value outside its distribution's support, or an index outside of an array.
 
@@ -74,12 +85,14 @@ def refuse_outside_support(
     Args:
         objective: The model.
         psi: The unconstrained parameters with which the fit starts.
-        parts: Arrays of rows, and a Boolean for each row, False where it holds no record; None: all do.
-        laid: True if processes brought their own rows, so that one whose floating-point numbers are NaN is absent.
+        parts: Arrays of rows, and a Boolean for each row, False where it holds no record; None: all
+            do.
+        laid: True if processes brought their own rows, so that one whose floating-point numbers are
+            NaN is absent.
 
     Raises:
-        RefusedError: A record would count as zero, or as another one. The message names the site or the line of the model, and
-            no value, row or count.
+        RefusedError: A record would count as zero, or as another one. The message names the site or
+            the line of the model, and no value, row or count.
     """
     look = _look_at(objective, psi)
     reads_outside = outside_of_arrays(objective, psi)
@@ -89,10 +102,14 @@ def refuse_outside_support(
 
     def lost(record: Sequence[Array]) -> Array:
         outside = look.outside([record[i] for i in look.reads])
-        return outside & ~_is_absent(record, laid=laid) & ~jnp.isfinite(_loss(objective, psi, record))
+        return (
+            outside & ~_is_absent(record, laid=laid) & ~jnp.isfinite(_loss(objective, psi, record))
+        )
 
     for leaves, held in parts:
-        outside = bool(look.sites) and _in_any(look.outside, [leaves[i] for i in look.reads], held).any()
+        outside = (
+            bool(look.sites) and _in_any(look.outside, [leaves[i] for i in look.reads], held).any()
+        )
         if outside and (found := _in_any(lost, leaves, held)).any():
             name = look.sites[int(np.argmax(found))]
             raise RefusedError(
@@ -115,8 +132,12 @@ def outside_of_arrays(objective: Objective, psi: Values) -> Callable[[Sequence[A
     start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
 
     def astray(record: Sequence[Array]) -> Array:
-        # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
-        far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
+        # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0
+        # it is outside.
+        far = [
+            jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x
+            for x in record
+        ]
         losses = [jaxpr_as_fun(program)(*start, *far)[0] for program in look.filled]
         return ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
 
@@ -134,7 +155,11 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
 
     def drawn(key: Any, rows: Sequence[Any]) -> Values:
         sites = objective.programs.trace(model, rows, key, {}).items()
-        return {n: s["value"] for n, s in sites if s["type"] in ("sample", "param") and not s.get("is_observed")}
+        return {
+            n: s["value"]
+            for n, s in sites
+            if s["type"] in ("sample", "param") and not s.get("is_observed")
+        }
 
     def compare(values: Values, key: Any, rows: Sequence[Any]) -> list[Any]:
         sites = objective.programs.trace(model, rows, key, values)
@@ -148,7 +173,8 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     depends = inputs_of_outputs(program)
     outputs: dict[str, int] = {}
     for number, name in enumerate(name for name in observed for _ in range(2)):
-        # The second output of a site, its support, says more than the first; both are left out where no record matters.
+        # The second output of a site, its support, says more than the first; both are left out
+        # where no record matters.
         if any(depends[number][first:]) and not any(depends[number][:first]):
             outputs[name] = number
     program, used = part_of_program(program, list(outputs.values()))
@@ -168,10 +194,16 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def observed_of(objective: Objective, values: Values, record: Sequence[Array]) -> list[tuple[Array, Array]]:
+def observed_of(
+    objective: Objective, values: Values, record: Sequence[Array]
+) -> list[tuple[Array, Array]]:
     """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
-    sites = objective.programs.trace(objective.programs.model, [x[None] for x in record], jax.random.key(0), values)
-    return [(sites[name]["value"], _outside(sites[name])[1]) for name in objective.structure.observed]
+    sites = objective.programs.trace(
+        objective.programs.model, [x[None] for x in record], jax.random.key(0), values
+    )
+    return [
+        (sites[name]["value"], _outside(sites[name])[1]) for name in objective.structure.observed
+    ]
 
 
 def _outside(site: Message) -> tuple[Array, Array]:
@@ -240,5 +272,9 @@ def _in_words(fn: Any) -> str:
     bounds = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
     numbers = f"{'whole' if getattr(support, 'is_discrete', False) else 'finite'} numbers"
     known = all(isinstance(x, int | float) for x in bounds)
-    words.append(f"{numbers} from {bounds[0]:.6g} to {bounds[1]:.6g}" if known else f"{numbers} in its support")
+    words.append(
+        f"{numbers} from {bounds[0]:.6g} to {bounds[1]:.6g}"
+        if known
+        else f"{numbers} in its support"
+    )
     return f"{type(fn).__name__} takes {words[0]}"

@@ -1,7 +1,8 @@
 """Find tables that a model uses without taking them as arguments.
 
-Such a table would be compiled into the program as a constant: it would be neither sampled nor protected. Programs that use an
-array as long as the table are refused, and these functions name the variable that has to become an argument.
+Such a table would be compiled into the program as a constant: it would be neither sampled nor
+protected. Programs that use an array as long as the table are refused, and these functions name the
+variable that has to become an argument.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from discreet.methods.inference._records import Values
 
 
-def reached(program: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+def reached(
+    program: Any, name: str = "", seen: set[int] | None = None
+) -> Iterator[tuple[str, Any]]:
     """A program with all that it wraps or names, each with the name of its variable.
 
-    These are the parts of lists, the functions within handlers, methods and partial functions, and the global and closure
-    variables of functions, with those of the functions that they call.
+    These are the parts of lists, the functions within handlers, methods and partial functions, and
+    the global and closure variables of functions, with those of the functions that they call.
     """
     seen = set() if seen is None else seen
     if id(program) in seen:
@@ -54,7 +57,9 @@ def reached(program: Any, name: str = "", seen: set[int] | None = None) -> Itera
 def make_arguments(programs: Sequence[Any], belongs: Callable[[tuple[int, ...]], bool]) -> str:
     """What to write where programs use arrays of certain shapes from outside: a sentence, or "" if no variable holds one."""
     found = [(name, x) for program in programs for name, x in reached(program) if name]
-    names = [name for name, x in found if isinstance(x, np.ndarray | jax.Array) and belongs(x.shape)]
+    names = [
+        name for name, x in found if isinstance(x, np.ndarray | jax.Array) and belongs(x.shape)
+    ]
     if not names:
         return ""
     listed = ", ".join(dict.fromkeys(names))

@@ -1,12 +1,13 @@
 """Where the iterates of a fit tend to, given the tail of its trace.
 
-`tail_mean` looks at the iterates alone. `regress` looks at the gradients, too, and asks where the expected gradient is
-zero: for each coordinate, with the iterate x_t before a step and the noisy gradient g_t of the step,
+`tail_mean` looks at the iterates alone. `regress` looks at the gradients, too, and asks where the
+expected gradient is zero: for each coordinate, with the iterate x_t before a step and the noisy
+gradient g_t of the step,
 
     g_t | x_t ~ Normal(A (x_t - x*), tau^2),        unknown A > 0, x*, tau.
 
-The next iterate is a function of x_t and g_t, whatever the optimizer, so the likelihood of the whole trace is the product of
-these terms: that iterates resemble one another is no obstacle.
+The next iterate is a function of x_t and g_t, whatever the optimizer, so the likelihood of the
+whole trace is the product of these terms: that iterates resemble one another is no obstacle.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def tail_mean(tail: Float[np.ndarray, "step dim"]) -> tuple[Vector, Vector, Draw
     """The posterior of the iterates' limit by the mean of the tail: a t distribution for each coordinate.
 
     Returns:
-        The mean; its standard deviation, which is that of the iterates over the root of the number of independent ones; and a
-        function that draws from the posterior.
+        The mean; its standard deviation, which is that of the iterates over the root of the number
+        of independent ones; and a function that draws from the posterior.
     """
     tail = tail.astype(np.float64)
     mean = tail.mean(axis=0)
@@ -50,7 +51,8 @@ def tail_mean(tail: Float[np.ndarray, "step dim"]) -> tuple[Vector, Vector, Draw
             'their fluctuation is not seen. Plan more steps or a larger learning rate, or use method="regression".'
         )
     independent = np.maximum(independent, _FEWEST_INDEPENDENT)
-    # n independent values with sample variance v, taken about their own mean: that mean has variance v / (n - 1).
+    # n independent values with sample variance v, taken about their own mean: that mean has
+    # variance v / (n - 1).
     stddev = np.sqrt(np.where(moves, variance / (independent - 1), 0.0))
 
     def draws(rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
@@ -99,8 +101,12 @@ class LocationPosterior:
         uniform = rng.random((count, len(self.point_mean)))
         below = np.cumsum(self.weights, axis=0) - self.weights / 2
         columns = range(len(self.point_mean))
-        log_slopes = np.stack([np.interp(uniform[:, i], below[:, i], self.log_slopes[:, i]) for i in columns], axis=1)
-        residuals = [np.interp(log_slopes[:, i], self.log_slopes[:, i], self.residual[:, i]) for i in columns]
+        log_slopes = np.stack(
+            [np.interp(uniform[:, i], below[:, i], self.log_slopes[:, i]) for i in columns], axis=1
+        )
+        residuals = [
+            np.interp(log_slopes[:, i], self.log_slopes[:, i], self.residual[:, i]) for i in columns
+        ]
         residual = np.stack(residuals, axis=1)
         slopes = np.exp(log_slopes)
         shape = (self.count - 1) / 2
@@ -108,7 +114,11 @@ class LocationPosterior:
         scaled = gammaincinv(shape, np.maximum(possible, 1e-300) * rng.random(possible.shape))
         noise = np.maximum(np.sqrt(residual / 2 / np.maximum(scaled, 1e-300)), self.least_noise)
         normal = rng.standard_normal(noise.shape)
-        return self.point_mean - self.gradient_mean / slopes + normal * noise / (slopes * np.sqrt(self.count))
+        return (
+            self.point_mean
+            - self.gradient_mean / slopes
+            + normal * noise / (slopes * np.sqrt(self.count))
+        )
 
 
 def regress(
@@ -120,10 +130,10 @@ def regress(
 ) -> LocationPosterior:
     """The posterior of x*, coordinate by coordinate, by quadrature over log A; x* and tau are integrated exactly.
 
-    The prior of x* is flat, that of tau is 1 / tau above `least_noise` (the mechanism's; sampling of batches adds to it),
-    that of log A normal about the guess with a standard deviation of 1: at the optimum of a Gaussian guide the curvature
-    is the inverse of the guide's variance. `points` are the iterates before the steps, `gradients` the noisy gradients of
-    these steps.
+    The prior of x* is flat, that of tau is 1 / tau above `least_noise` (the mechanism's; sampling
+    of batches adds to it), that of log A normal about the guess with a standard deviation of 1: at
+    the optimum of a Gaussian guide the curvature is the inverse of the guide's variance. `points`
+    are the iterates before the steps, `gradients` the noisy gradients of these steps.
     """
     points = points.astype(np.float64)
     gradients = gradients.astype(np.float64)
@@ -161,7 +171,9 @@ def regress(
     return LocationPosterior(nodes, weights, *means, residual_at(nodes), len(x), least_noise)
 
 
-def _probability(shape: float, residual: Float[np.ndarray, "..."], least_noise: float) -> Float[np.ndarray, "..."]:
+def _probability(
+    shape: float, residual: Float[np.ndarray, "..."], least_noise: float
+) -> Float[np.ndarray, "..."]:
     """The probability of noise above the least, under a prior without lower bound."""
     if least_noise == 0.0:
         return np.ones_like(residual)

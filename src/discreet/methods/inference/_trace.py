@@ -1,7 +1,7 @@
 """The iterates of a fit, and what they tell: each is a release, so looking at them is free.
 
-`Trace` averages the tail without drift. `_tail` has the statistics of the tail, `_noise_aware` the posteriors that follow from
-them.
+`Trace` averages the tail without drift. `_tail` has the statistics of the tail, `_noise_aware` the
+posteriors that follow from them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Trace:
     Attributes:
         steps: Number of releases made when each iterate was kept.
         iterates: One row for each of `steps`.
-        gradients: With `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
-            was computed at the iterate of the row before. None: they were not kept.
-        mean: Means of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
-            has room for fewer than 20 rows; None elsewhere.
-        mean_steps: The last tenth of the planned steps; of a fit that was stopped, one to two tenths, or all it made.
+        gradients: With `run(..., keep_gradients=True)`, the noisy gradient that each step gave to
+            the optimizer; a row was computed at the iterate of the row before. None: they were not
+            kept.
+        mean: Means of the iterates after each of the last `mean_steps` steps, where there are so
+            many parameters that the trace has room for fewer than 20 rows; None elsewhere.
+        mean_steps: The last tenth of the planned steps; of a fit that was stopped, one to two
+            tenths, or all it made.
     """
 
     steps: Int[np.ndarray, "kept"]
@@ -43,8 +45,9 @@ class Trace:
     def drift(self, start: float) -> Vector:
         """Slope of a straight line through the tail of each coordinate, in its own standard errors.
 
-        Iterates that follow one another are alike, so the line is fitted to the means of ten batches of them: about
-        1 when a coordinate only fluctuates, large when it still travels; 0 where it does not move.
+        Iterates that follow one another are alike, so the line is fitted to the means of ten
+        batches of them: about 1 when a coordinate only fluctuates, large when it still travels; 0
+        where it does not move.
 
         Args:
             start: Start of the tail, as a fraction of the trace in [0, 1).
@@ -61,7 +64,9 @@ class Trace:
         """
         tail = self.iterates[int(start * len(self.iterates)) :].astype(np.float64)
         if len(tail) < _BATCHES:
-            raise ValueError(f"The tail from {start} holds {len(tail)} iterates; a slope needs {_BATCHES} at least.")
+            raise ValueError(
+                f"The tail from {start} holds {len(tail)} iterates; a slope needs {_BATCHES} at least."
+            )
         means = np.stack([batch.mean(axis=0) for batch in np.array_split(tail, _BATCHES)])
         time = np.arange(_BATCHES) - (_BATCHES - 1) / 2
         centered = means - means.mean(axis=0)
@@ -74,8 +79,8 @@ class Trace:
     def converged_from(self) -> float | None:
         """Start of the longest tail without drift, as a fraction of the trace; None: it still travels.
 
-        A tail has no drift when the root mean square of `drift` over the coordinates is at most 2; for
-        coordinates that only fluctuate it is 1.15 on average.
+        A tail has no drift when the root mean square of `drift` over the coordinates is at most 2;
+        for coordinates that only fluctuate it is 1.15 on average.
         """
         for start in _TAIL_STARTS:
             if len(self.iterates) * (1 - start) < 2 * _BATCHES:
@@ -88,9 +93,10 @@ class Trace:
     def still_to_go(self) -> float:
         """The share of a coordinate's way that lies in the second half: the largest, but for one coordinate in a hundred.
 
-        It is 0 for those that do not travel. A fit whose steps are too few or too small goes on at its speed, so that the share
-        is a half. A coordinate that only fluctuates has a small drift, also where the noise moves it much: of some dozen it
-        was 25 at most; of thousands in a synthetic twin, three had more than 30.
+        It is 0 for those that do not travel. A fit whose steps are too few or too small goes on at
+        its speed, so that the share is a half. A coordinate that only fluctuates has a small drift,
+        also where the noise moves it much: of some dozen it was 25 at most; of thousands in a
+        synthetic twin, three had more than 30.
         """
         half = len(self.iterates) // 2
         few = max(1, len(self.iterates) // 20)
@@ -114,10 +120,15 @@ class Trace:
     def average(self) -> Vector:
         """Mean of the tail without drift, or of the last tenth where there is none.
 
-        Of fewer than 20 iterates it is `mean`; where a fit made fewer than 20 steps, it is the last iterate.
+        Of fewer than 20 iterates it is `mean`; where a fit made fewer than 20 steps, it is the last
+        iterate.
         """
         if len(self.iterates) >= 2 * _BATCHES:
-            return self.iterates[self.averaged_from :].mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
+            return (
+                self.iterates[self.averaged_from :]
+                .mean(axis=0, dtype=np.float64)
+                .astype(self.iterates.dtype)
+            )
         return self.iterates[-1] if self.mean is None else self.mean
 
     @property
@@ -129,12 +140,16 @@ class Trace:
 
 
 def update_mean(
-    mean: Float[Array, "two dim"], iterate: Float[Array, " dim"], step: Int[Array, ""], num_steps: int | Int[Array, ""]
+    mean: Float[Array, "two dim"],
+    iterate: Float[Array, " dim"],
+    step: Int[Array, ""],
+    num_steps: int | Int[Array, ""],
 ) -> Float[Array, "two dim"]:
     """The running mean of the tail after one more step, in the memory of two iterates.
 
-    It starts with zeros. The planned steps are cut into tenths, counted from the end. One row is the mean of the tenth that is
-    under way, the other that of the tenth before, so that a fit which is stopped anywhere has the mean of one tenth at least.
+    It starts with zeros. The planned steps are cut into tenths, counted from the end. One row is
+    the mean of the tenth that is under way, the other that of the tenth before, so that a fit which
+    is stopped anywhere has the mean of one tenth at least.
     """
     place = _place(step, num_steps)
     before, current = jnp.where(place == 1, jnp.stack([mean[1], jnp.zeros_like(iterate)]), mean)
@@ -200,7 +215,8 @@ class TraceRecorder:
             return trace
         place = _place(done, self.num_steps)
         tenth = _tenth(self.num_steps)
-        # A whole tenth stands alone; a part of one is joined to the tenth before, which is shorter where it is the first.
+        # A whole tenth stands alone; a part of one is joined to the tenth before, which is shorter
+        # where it is the first.
         before = 0 if place == tenth else min(tenth, done - place)
         joined = (before * mean[0].astype(np.float64) + place * mean[1]) / (before + place)
         return dataclasses.replace(trace, mean=joined.astype(mean.dtype), mean_steps=before + place)

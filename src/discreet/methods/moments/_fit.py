@@ -16,7 +16,14 @@ from discreet._validate import choice
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
 from discreet.methods.moments._plan import KINDS, PRODUCTS, SHARES, MomentsPlan
-from discreet.methods.moments._posterior import FLOORS, SCALES, WIDE, Measurement, Posterior, sigma_of
+from discreet.methods.moments._posterior import (
+    FLOORS,
+    SCALES,
+    WIDE,
+    Measurement,
+    Posterior,
+    sigma_of,
+)
 from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum, whole
 from discreet.methods.moments._verdict import cautious, use_of
 from discreet.methods.newton import OfCoefficients, SurveyWeights, survey_weights
@@ -31,7 +38,9 @@ from discreet.privacy.verify import Certificate
 
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped, at least
-_FLATTEST = 10.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
+_FLATTEST = (
+    10.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
+)
 _SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
 _HIDDEN = 3.0  # standard deviations of the noise: a column whose sum and squares are below is a rare category's
 _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass
@@ -39,18 +48,26 @@ _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MomentsResult(
-    OfCoefficients, Released, what="linear regression from noisy moments", parts=(MomentsPlan, Relation)
+    OfCoefficients,
+    Released,
+    what="linear regression from noisy moments",
+    parts=(MomentsPlan, Relation),
 ):
     """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
 
     Attributes:
-        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted arrays.
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted
+            arrays.
         covariance: Their posterior covariance.
-        estimate: Intercept and weights to predict with, shrunk towards 0 where the noise hides them.
-        variance: The residuals' variance, seen with a normal error; the prior of their standard deviation is flat on (0, 1).
+        estimate: Intercept and weights to predict with, shrunk towards 0 where the noise hides
+            them.
+        variance: The residuals' variance, seen with a normal error; the prior of their standard
+            deviation is flat on (0, 1).
         variance_spread: Standard deviation of that error.
-        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Long rows count less.
-        counted: Share of the records that count, by a noisy sum; 1 where the plan has neither weights nor a mask.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its
+            share. Long rows count less.
+        counted: Share of the records that count, by a noisy sum; 1 where the plan has neither
+            weights nor a mask.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
@@ -73,7 +90,9 @@ class MomentsResult(
     @property
     def dropped(self) -> Share:
         """Share of the records that do not count, with the standard error of its noise."""
-        return Share(1 - self.counted, self.plan.stddevs[-1] * math.sqrt(NUM_MEANS) / self.plan.num_records)
+        return Share(
+            1 - self.counted, self.plan.stddevs[-1] * math.sqrt(NUM_MEANS) / self.plan.num_records
+        )
 
     @property
     def to_predict(self) -> dict[str, np.ndarray]:
@@ -82,7 +101,12 @@ class MomentsResult(
 
     def family_of(self, family: str | None) -> str:
         """As there."""
-        return choice("family", "gaussian" if family is None else family, ("gaussian",), hint="The fit is a line.")
+        return choice(
+            "family",
+            "gaussian" if family is None else family,
+            ("gaussian",),
+            hint="The fit is a line.",
+        )
 
     def _second(self, family: str | None, rng: Any = None, drawn: Any = None) -> np.ndarray:
         """The residuals' standard deviation."""
@@ -92,11 +116,14 @@ class MomentsResult(
     def _drawn(self, rng: np.random.Generator, num_samples: int) -> dict[str, np.ndarray]:
         """With draws of `sigma`, (draw,).
 
-        They take residuals to be normal, and of one spread: where they have long tails all draws are too small.
+        They take residuals to be normal, and of one spread: where they have long tails all draws
+        are too small.
         """
         ends, chances = sigma_of(self.variance, self.variance_spread)
         drawn = super()._drawn(rng, num_samples)
-        return drawn | {"sigma": np.interp(rng.random(num_samples), np.append(0, np.cumsum(chances)), ends)}
+        return drawn | {
+            "sigma": np.interp(rng.random(num_samples), np.append(0, np.cumsum(chances)), ends)
+        }
 
 
 @one_release
@@ -113,20 +140,24 @@ def fit_moments(
 ) -> MomentsResult:
     """Fit a linear regression to noisy moments.
 
-    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved
-    to be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
+    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its
+    `slack`. Each release is proved to be its part of that before it runs. Sums are exact, since
+    rows are rounded to a grid.
 
-    The prior is that of `models.linear_regression`: intercept and weights Normal(0, 1). Where the noise hides a coefficient, its
-    posterior is the prior, and `estimate` is near 0: it predicts no worse than the middle of the target's bounds but for chance.
+    The prior is that of `models.linear_regression`: intercept and weights Normal(0, 1). Where the
+    noise hides a coefficient, its posterior is the prior, and `estimate` is near 0: it predicts no
+    worse than the middle of the target's bounds but for chance.
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
         x: Features of about unit size.
         y: Targets in [-1, 1].
         plan: The plan of the fit.
-        mask: If the plan `drops`, True for the records that are used; what others hold has no effect. None: all.
+        mask: If the plan `drops`, True for the records that are used; what others hold has no
+            effect. None: all.
         weights: If the plan is `weighted`, survey weights as in `fit_newton`.
-        person: Name of the column that identifies persons, if each record is all that one person has.
+        person: Name of the column that identifies persons, if each record is all that one person
+            has.
         ledger: The table's budget, debited before the first release.
 
     Returns:
@@ -136,7 +167,8 @@ def fit_moments(
         ValueError, TypeError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
-        UseWarning: A warning, where the noise hides the line; as an error it has the fit as `partial_result`.
+        UseWarning: A warning, where the noise hides the line; as an error it has the fit as
+            `partial_result`.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.methods.moments import MomentsPlan, fit_moments
@@ -152,25 +184,41 @@ def fit_moments(
     key = random.check_key(rng_key)
     rows = np.asarray(x, np.float64)
     target = np.asarray(y, np.float64)
-    if rows.ndim != 2 or target.shape != rows.shape[:1] or rows.shape[1] != plan.num_features or not len(rows):
+    if (
+        rows.ndim != 2
+        or target.shape != rows.shape[:1]
+        or rows.shape[1] != plan.num_features
+        or not len(rows)
+    ):
         raise ValueError(
             f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as in "
             "the plan."
         )
     plan.check_size(len(rows))
     present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
-    if present.shape != target.shape or present.dtype != bool or (mask is not None and not plan.drops):
-        raise ValueError("mask must be a Boolean for each record if the plan drops some; else None.")
+    if (
+        present.shape != target.shape
+        or present.dtype != bool
+        or (mask is not None and not plan.drops)
+    ):
+        raise ValueError(
+            "mask must be a Boolean for each record if the plan drops some; else None."
+        )
     survey = survey_weights(weights, plan.weighted, target.shape, present)
     counts = np.where(present, 1.0 if survey is None else survey, 0)
     rows = np.where(present[:, None], rows, 0)
     target = np.where(present, target, 0)
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     # XLA compiles a loop of one turn otherwise.
-    table = in_turns([rows, target] + [counts] * plan.measures_weights, max(2, turns_for(len(rows), TURN)), TURN)
+    table = in_turns(
+        [rows, target] + [counts] * plan.measures_weights, max(2, turns_for(len(rows), TURN)), TURN
+    )
     places = tuple(range(1, 1 + len(table)))
     releases = zip(plan.kinds, plan.stddevs, strict=True)
-    queries = [Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=places) for kind, noise in releases]
+    queries = [
+        Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=places)
+        for kind, noise in releases
+    ]
     programs = [query.certificate(act.key, *table, *_start(plan)) for query in queries]
     act.prove(*programs, named=False)  # their fingerprints follow the number of records
     act.begin()
@@ -198,10 +246,11 @@ def fit_moments(
 def _flatness(plan: MomentsPlan, num_records: float) -> float:
     """How many times shorter than 1 whitened rows are on average: the shorter, the more the weights are alike.
 
-    Where the line is not the mean of the target, other weights fit another line. With rows of length 1 it was up to five
-    standard errors from least squares on public tables, with rows of length 1/3 up to two; noise widens intervals by a tenth
-    more. Shorter rows are harder to see under the noise, so they are so short only where there are many, `num_records` of
-    weight 1; residuals are clipped later there, too.
+    Where the line is not the mean of the target, other weights fit another line. With rows of
+    length 1 it was up to five standard errors from least squares on public tables, with rows of
+    length 1/3 up to two; noise widens intervals by a tenth more. Shorter rows are harder to see
+    under the noise, so they are so short only where there are many, `num_records` of weight 1;
+    residuals are clipped later there, too.
     """
     size = plan.num_features + 1
     edge = plan.stddevs[1] * math.sqrt(2 * size)
@@ -222,8 +271,8 @@ def _measure(
     """The releases, each read before the next.
 
     Returns:
-        The posterior under the wide prior, that under the prior of unknown scale, the last release of products, what is known of
-        survey weights, and the share of the records that count.
+        The posterior under the wide prior, that under the prior of unknown scale, the last release
+        of products, what is known of survey weights, and the share of the records that count.
     """
     size = plan.num_features + 1
     to, line, width = _start(plan)
@@ -243,9 +292,16 @@ def _measure(
     rare = None
     wide, found = (Posterior.before(size, scales) for scales in (WIDE, SCALES))
     planned = list(zip(programs, keys, plan.stddevs, strict=True))[: len(KINDS)]
-    for (program, key, noise), share, floor in zip(planned[:PRODUCTS], SHARES, FLOORS, strict=False):
+    for (program, key, noise), share, floor in zip(
+        planned[:PRODUCTS], SHARES, FLOORS, strict=False
+    ):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
-        known = {"noise": noise, "share": share / (1 - SHARES[PRODUCTS]), "cut": cut, "typical": weights.typical}
+        known = {
+            "noise": noise,
+            "share": share / (1 - SHARES[PRODUCTS]),
+            "cut": cut,
+            "typical": weights.typical,
+        }
         release = Measurement.of(moments, total, to=to, line=line, width=width, **known)
         wide = wide.after(release, WIDE)
         found = found.after(release, SCALES)
@@ -262,7 +318,9 @@ def _measure(
             second = second + to.T @ (rare[:, None] * to)
         eigenvalues, eigenvectors = np.linalg.eigh(second)
         least = floor * noise * math.sqrt(2 * size)
-        stretched = eigenvectors * np.sqrt(release.weight / (np.maximum(eigenvalues, 0) + least) / size)
+        stretched = eigenvectors * np.sqrt(
+            release.weight / (np.maximum(eigenvalues, 0) + least) / size
+        )
         even = to @ stretched @ eigenvectors.T
         to = even / flatness
         line = found.mean
@@ -277,7 +335,9 @@ def _measure(
     curvature = into.T @ release.features @ into * release.total / release.weight
     least = found.variance * weights.typical * np.trace(curvature)
     reach, squares = reach_of(lengths, noise, plan.of_gradients, size, least, plan.num_records)
-    seen = float(np.trace(curvature))  # 0 where noise hides all products: then gradients tell nothing
+    seen = float(
+        np.trace(curvature)
+    )  # 0 where noise hides all products: then gradients tell nothing
     variance = squares / seen if seen else found.variance * weights.typical
     last = LastStage(release, even, curvature, variance)
     start = found

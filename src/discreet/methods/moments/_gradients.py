@@ -1,12 +1,13 @@
 """The last stage: gradients of the squared error.
 
-The line that sums of weighted products show is not least squares where residuals or features have long tails. So the last stage
-measures v = z (y - line), whose sum is 0 at least squares alone: first how long v is, in bins, then its sum, six times, each at
-the best line so far. The noise grows with the bound at which v is clipped, and what clipping may move, by the noisy bins,
-falls: the bound has the least of both together. So with growing epsilon nothing is clipped. What clipping may have moved counts
-as residual variance. Sampling is that of the mean square of v, one number for all directions. The line before the gradients
-keeps its share of the precision as far as they agree with it (`_trust`). Tails that the noise hides altogether are not in the
-intervals.
+The line that sums of weighted products show is not least squares where residuals or features have
+long tails. So the last stage measures v = z (y - line), whose sum is 0 at least squares alone:
+first how long v is, in bins, then its sum, six times, each at the best line so far. The noise grows
+with the bound at which v is clipped, and what clipping may move, by the noisy bins, falls: the
+bound has the least of both together. So with growing epsilon nothing is clipped. What clipping may
+have moved counts as residual variance. Sampling is that of the mean square of v, one number for all
+directions. The line before the gradients keeps its share of the precision as far as they agree with
+it (`_trust`). Tails that the noise hides altogether are not in the intervals.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _TAIL = 12  # bins in which gradients may be hidden by the noise
 _UNSURE = 0.1  # standard deviation of an entry of the curvature, over its mean eigenvalue, beside the noise
 _LEAST = 0.02  # eigenvalue of the curvature, of their mean
 _DOUBTS = np.append(0, 4.0 ** np.arange(8))  # times the covariance of the line before the gradients
-_SLACK = 0.3  # times the noise of sampling: while that of the release is less, nothing more is clipped
+_SLACK = (
+    0.3  # times the noise of sampling: while that of the release is less, nothing more is clipped
+)
 
 
 @dataclasses.dataclass
@@ -38,7 +41,8 @@ class LastStage:
         release: The release of products before.
         to: The map.
         curvature: Sum of the outer products of z, as far as it is seen.
-        variance: Mean square of residuals, and of what clipping may have moved, by the lengths of z times the residual.
+        variance: Mean square of residuals, and of what clipping may have moved, by the lengths of z
+            times the residual.
         points: Where the gradients were taken.
         values: The noisy sums.
         noise: Standard deviation of their noise.
@@ -55,8 +59,8 @@ class LastStage:
     def posterior(self, start: Posterior, scales: Sequence[float]) -> Posterior:
         """Add the gradients to the posterior before them, as far as they agree with it.
 
-        A gradient at a point is the curvature times the distance to least squares, plus noise. The curvature's own noise acts
-        through that distance, so it is found by iterating.
+        A gradient at a point is the curvature times the distance to least squares, plus noise. The
+        curvature's own noise acts through that distance, so it is found by iterating.
         """
         size = len(self.to)
         back = np.linalg.inv(self.to)
@@ -84,7 +88,8 @@ class LastStage:
                 told = np.column_stack([seen @ back, value + seen @ point])
                 sharp += back.T @ seen @ np.linalg.solve(error, told)
                 likelihood += back.T @ seen @ np.linalg.solve(error + sampling, told)
-            # Both see the same rows, so where they differ it is by noise, or by what weights and clipping moved before.
+            # Both see the same rows, so where they differ it is by noise, or by what weights and
+            # clipping moved before.
             trust = _trust(start, sharp[:, :-1], sharp[:, -1]) * min(
                 1.0, self.release.typical * start.variance / self.variance
             )
@@ -93,7 +98,9 @@ class LastStage:
             mean, covariance = coefficients(precision, pull, scales)
             if np.abs(mean - before).max() < 1e-7:
                 break
-        return dataclasses.replace(start, precision=precision, pull=pull, mean=mean, covariance=covariance)
+        return dataclasses.replace(
+            start, precision=precision, pull=pull, mean=mean, covariance=covariance
+        )
 
 
 def _trust(start: Posterior, precision: np.ndarray, pull: np.ndarray) -> float:
@@ -113,8 +120,8 @@ def reach_of(
 ) -> tuple[float, float]:
     """Where gradients are clipped, and the sum of their squares with that of what clipping may have moved.
 
-    The noise grows with the bound, and what clipping may move falls: the sum of their squares is the least. A bound whose noise
-    is far below that of sampling is not too large.
+    The noise grows with the bound, and what clipping may move falls: the sum of their squares is
+    the least. A bound whose noise is far below that of sampling is not too large.
 
     Args:
         lengths: Noisy numbers of gradients in the bins of `EDGES`.

@@ -29,8 +29,8 @@ class MomentsPlan(PlanOfRecords):
     Attributes:
         num_features: Number of features.
         num_records: Public number of records.
-        noise_multiplier: Noise standard deviation over the bound 1 of one record, of the releases together: release i has
-            this divided by the square root of its share.
+        noise_multiplier: Noise standard deviation over the bound 1 of one record, of the releases
+            together: release i has this divided by the square root of its share.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
         weighted: True if records have survey weights.
@@ -147,7 +147,10 @@ class MomentsPlan(PlanOfRecords):
                 f"{PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts{weights} and "
                 f"{gradients} × {self.num_features + 1:,} sums of gradients, and what is computed from them"
             ],
-            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
+            public=[
+                f"The number of {noun}s, N = {self.num_records}",
+                "The plan: the noise and the number of sums",
+            ],
             about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "
             "coefficients were released.",
         )

@@ -1,13 +1,15 @@
 """The posterior of the coefficients given noisy sums of products.
 
-The posterior allows for both noises. Let A be the features' sums and b those with the target, both seen with noise of standard
-deviation tau. Given coefficients t, b - A t has the covariance tau^2 / 2 ((1 + |t|^2) I + t t') from the noise, and from
-sampling the residuals' variance times the mean weight times A. It is normal for a fixed t; for t t' its posterior mean is used,
-found by iterating. Likelihoods of the releases multiply; since all of them see the same rows, each counts for its share of them
-only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
+The posterior allows for both noises. Let A be the features' sums and b those with the target, both
+seen with noise of standard deviation tau. Given coefficients t, b - A t has the covariance tau^2 /
+2 ((1 + |t|^2) I + t t') from the noise, and from sampling the residuals' variance times the mean
+weight times A. It is normal for a fixed t; for t t' its posterior mean is used, found by iterating.
+Likelihoods of the releases multiply; since all of them see the same rows, each counts for its share
+of them only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
 
-Where the noise exceeds A, its eigenvectors are the noise's, and so many records seem to lie along them that coefficients look
-known. So eigenvalues are shrunk, as random matrices ask for: those of noise alone reach noise * sqrt(2 size).
+Where the noise exceeds A, its eigenvectors are the noise's, and so many records seem to lie along
+them that coefficients look known. So eigenvalues are shrunk, as random matrices ask for: those of
+noise alone reach noise * sqrt(2 size).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SCALES = tuple(2.0**-place for place in range(11))
 class Measurement:
     """One release, and the public maps that it was measured under: (1, x) @ to, and the distance to `line` over `width`."""
 
-    features: np.ndarray  # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
+    features: (
+        np.ndarray
+    )  # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
     target: np.ndarray
     square: float
     eigenvalues: np.ndarray  # of `features`
@@ -40,7 +44,9 @@ class Measurement:
     weight: float  # sum of the records' weights
     noise: float  # standard deviation
     share: float  # of the records that this release counts for
-    total: float  # the exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public
+    total: (
+        float  # the exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public
+    )
     to: np.ndarray
     line: np.ndarray
     width: float
@@ -52,12 +58,15 @@ class Measurement:
         """Read noisy sums."""
         moments, size = (moments + moments.T) / 2, len(moments) - 1
         values, vectors = np.linalg.eigh(moments[:size, :size])
-        if np.maximum(values, 0).sum() > total:  # the nearest matrix whose eigenvalues are positive and have this sum
+        if (
+            np.maximum(values, 0).sum() > total
+        ):  # the nearest matrix whose eigenvalues are positive and have this sum
             falling = values[::-1]
             above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
             values = values - above[np.flatnonzero(falling > above).max()]
         values = np.maximum(values, 0)
-        # Far above the edge of the noise this is Gavish and Donoho's optimal shrinker (IEEE Trans. Inf. Theory 63(4), 2017).
+        # Far above the edge of the noise this is Gavish and Donoho's optimal shrinker (IEEE Trans.
+        # Inf. Theory 63(4), 2017).
         edge = known["noise"] * math.sqrt(2 * size)
         shrunk = values**3 / (values**2 + edge**2 / 2)
         return cls(
@@ -66,7 +75,8 @@ class Measurement:
             square=float(moments[size, size]),
             eigenvalues=shrunk,
             eigenvectors=vectors,
-            weight=float(np.clip(total - np.trace(moments[:size, :size]), total / 20, total)) / SHARE_OF_TARGET,
+            weight=float(np.clip(total - np.trace(moments[:size, :size]), total / 20, total))
+            / SHARE_OF_TARGET,
             total=total,
             **known,
         )
@@ -117,7 +127,9 @@ class Posterior:
             before = mean
             second = np.outer(own, own) + around
             error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
-            error += variance * release.typical * release.weight / release.total / release.share * seen
+            error += (
+                variance * release.typical * release.weight / release.total / release.share * seen
+            )
             gain = back.T @ np.linalg.solve(error, seen).T
             precision = self.precision + gain @ seen @ back
             pull = self.pull + gain @ (release.target + seen @ back @ release.line)
@@ -125,7 +137,9 @@ class Posterior:
             own = back @ (mean - release.line)
             around = back @ covariance @ back.T
             unsure = seen @ around
-            squares = release.square - 2 * own @ release.target + own @ seen @ own + np.trace(unsure)
+            squares = (
+                release.square - 2 * own @ release.target + own @ seen @ own + np.trace(unsure)
+            )
             spread = math.hypot(
                 noise * (1 + own @ own) / release.weight,
                 math.sqrt(2 * release.typical / release.total) * variance,
@@ -148,7 +162,9 @@ def _within(cut: float) -> float:
     if math.isinf(cut):
         return 1.0
     outside = math.erfc(cut / math.sqrt(2))
-    return max(0.5, 1 - 2 * cut * math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi) + (cut**2 - 1) * outside)
+    return max(
+        0.5, 1 - 2 * cut * math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi) + (cut**2 - 1) * outside
+    )
 
 
 def sigma_of(seen: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
@@ -161,11 +177,14 @@ def sigma_of(seen: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
     return ends, chances / chances.sum()
 
 
-def coefficients(precision: np.ndarray, pull: np.ndarray, scales: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def coefficients(
+    precision: np.ndarray, pull: np.ndarray, scales: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of the coefficients given a Gaussian likelihood.
 
-    The prior is Normal(0, s^2) for all weights and Normal(0, r^2) for the intercept; s and r are unknown, each one of `scales`.
-    In the eigenbasis of the weights' precision, all pairs of scales are solved at once.
+    The prior is Normal(0, s^2) for all weights and Normal(0, r^2) for the intercept; s and r are
+    unknown, each one of `scales`. In the eigenbasis of the weights' precision, all pairs of scales
+    are solved at once.
     """
     r, s = (side.reshape(-1, 1) for side in np.meshgrid(scales, scales))
     values, vectors = np.linalg.eigh(precision[1:, 1:])
@@ -176,7 +195,11 @@ def coefficients(precision: np.ndarray, pull: np.ndarray, scales: Sequence[float
     variance = 1 / (np.maximum(precision[0, 0] - inverse @ cross**2, 0)[:, None] + 1 / r**2)
     intercept = variance * (pull[0] - inverse @ (cross * pulled))[:, None]
     weights = inverse * (pulled - cross * intercept)
-    evidence = np.log(variance / r**2)[:, 0] - np.log1p(s**2 * values).sum(axis=1) + intercept[:, 0] * pull[0]
+    evidence = (
+        np.log(variance / r**2)[:, 0]
+        - np.log1p(s**2 * values).sum(axis=1)
+        + intercept[:, 0] * pull[0]
+    )
     evidence = (evidence + weights @ pulled) / 2
     chances = np.exp(evidence - evidence.max())
     chances /= chances.sum()

@@ -10,7 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from discreet.methods.newton import EDGES, NUM_BINS
-from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, rounded, summed, turns_of
+from discreet.privacy.query import (
+    GRID_OF_PRODUCTS,
+    GRID_OF_SUMS,
+    on_grid,
+    rounded,
+    summed,
+    turns_of,
+)
 
 SHARE_OF_TARGET = 0.5
 NUM_MEANS = 3  # of weights
@@ -20,11 +27,13 @@ TURN = 64  # of `query.in_turns`: of other ones, rows might be rounded otherwise
 class Sum(NamedTuple):
     """The exact sum over records that a release is of.
 
-    z is (1, x) @ to. Of "products" a record adds weighted products of z and of its clipped residual, over `width`. What it adds
-    in the last stage is of v = z (y - (1, x) @ line): one count in the bins of `EDGES`, by the length of v ("lengths"), or v
-    itself, clipped at the length `width` and divided by it ("gradient").
+    z is (1, x) @ to. Of "products" a record adds weighted products of z and of its clipped
+    residual, over `width`. What it adds in the last stage is of v = z (y - (1, x) @ line): one
+    count in the bins of `EDGES`, by the length of v ("lengths"), or v itself, clipped at the length
+    `width` and divided by it ("gradient").
 
-    With survey weights s, products and v count s times. The kind "weights" adds whether s is above 0, s, and s^2, over sqrt 3.
+    With survey weights s, products and v count s times. The kind "weights" adds whether s is above
+    0, s, and s^2, over sqrt 3.
     """
 
     kind: str
@@ -33,22 +42,33 @@ class Sum(NamedTuple):
         """The sum.
 
         Args:
-            arguments: In turns of `TURN` the features, (record, feature), of about unit size; the targets; the survey weights in
-                [0, 1], if there are any; and the mask, True for real rows, all (record,). Then what is public: the map of the
-                features, (feature + 1, feature + 1); the coefficients that the target is measured from, (feature + 1,); and
-                where residuals are clipped, over the square root of `SHARE_OF_TARGET`, or the length at which v is.
+            arguments: In turns of `TURN` the features, (record, feature), of about unit size; the
+                targets; the survey weights in [0, 1], if there are any; and the mask, True for real
+                rows, all (record,). Then what is public: the map of the features, (feature + 1,
+                feature + 1); the coefficients that the target is measured from, (feature + 1,); and
+                where residuals are clipped, over the square root of `SHARE_OF_TARGET`, or the
+                length at which v is.
         """
         *table, to, line, width = arguments
 
         def add(x: Array, y: Array, *others: Array) -> Array:
             *survey, mask = others
-            rows = self._rows(x, y, [jnp.clip(each, 0, 1) for each in survey], mask, to, line, width)
+            rows = self._rows(
+                x, y, [jnp.clip(each, 0, 1) for each in survey], mask, to, line, width
+            )
             return rows.T @ rows if self.kind == "products" else jnp.sum(rows, axis=0)
 
         return summed(add, turns_of(table, TURN))
 
     def _rows(
-        self, x: Array, y: Array, survey: list[Array], mask: Array, to: Array, line: Array, width: Array
+        self,
+        x: Array,
+        y: Array,
+        survey: list[Array],
+        mask: Array,
+        to: Array,
+        line: Array,
+        width: Array,
     ) -> Array:
         """What records add, or whose products they add, on the grid."""
         if self.kind == "weights":
@@ -71,7 +91,9 @@ class Sum(NamedTuple):
         length = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1))
         if self.kind == "lengths":
             level = jnp.sum(length[:, None] > EDGES[1:-1], axis=1)
-            rows = (level[:, None] == np.arange(NUM_BINS)) * jnp.isfinite(length)[:, None].astype(x.dtype)
+            rows = (level[:, None] == np.arange(NUM_BINS)) * jnp.isfinite(length)[:, None].astype(
+                x.dtype
+            )
         else:
             rows = rows / jnp.maximum(length, width)[:, None]
         return on_grid(rows, mask, GRID_OF_SUMS)

@@ -1,10 +1,12 @@
 """The estimate to predict with, and what the releases say about its use.
 
-There are two posteriors. Intervals are of that under Normal(0, 1), which is wide: where the noise hides a coefficient, its
-interval is the prior's. Its mean predicts badly there, as noise is all that it follows. So the estimate is the mean under a prior
-of unknown scale, one for the intercept and one for the weights: what does not stand out of the known noise is drawn to 0. Even
-so one fit in many would predict worse than no line at all. `cautious` therefore draws the estimate further, first of the weights
-to a flat line, then of the line to the middle, to where it gains the most with nine chances in ten.
+There are two posteriors. Intervals are of that under Normal(0, 1), which is wide: where the noise
+hides a coefficient, its interval is the prior's. Its mean predicts badly there, as noise is all
+that it follows. So the estimate is the mean under a prior of unknown scale, one for the intercept
+and one for the weights: what does not stand out of the known noise is drawn to 0. Even so one fit
+in many would predict worse than no line at all. `cautious` therefore draws the estimate further,
+first of the weights to a flat line, then of the line to the middle, to where it gains the most with
+nine chances in ten.
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 
 
-def use_of(wide: Posterior, found: Posterior, last: Measurement, weights_hidden: bool) -> tuple[str, str]:
+def use_of(
+    wide: Posterior, found: Posterior, last: Measurement, weights_hidden: bool
+) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
-    The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
-    of least squares without noise is the residuals' variance times (feature + 1) / N. Directions that the noise hides are in
-    neither: there may be no records along them, as where indicators add up to 1. But at least half must be seen.
+    The squared error of predictions is tr(S C) for second moments S of the features and the
+    coefficients' covariance C; that of least squares without noise is the residuals' variance times
+    (feature + 1) / N. Directions that the noise hides are in neither: there may be no records along
+    them, as where indicators add up to 1. But at least half must be seen.
     """
     if weights_hidden:
         return NOT_USABLE, WEIGHTS_HIDDEN
@@ -47,7 +52,10 @@ def use_of(wide: Posterior, found: Posterior, last: Measurement, weights_hidden:
         return COEFFICIENTS, WHICH_LINE
     low, middle, high = _explained(found, last)
     if low >= _SURE * middle > 0:
-        return PREDICTION, f"the noise makes intervals about {wider:.2g} times as wide as without it"
+        return (
+            PREDICTION,
+            f"the noise makes intervals about {wider:.2g} times as wide as without it",
+        )
     quality = (
         "hides the line: predictions are little better than one number for all"
         if high <= _FLAT
@@ -63,17 +71,20 @@ def use_of(wide: Posterior, found: Posterior, last: Measurement, weights_hidden:
 def cautious(found: Posterior, release: Measurement) -> np.ndarray:
     """The estimate, drawn towards a flat line and the middle where it may be worse than these.
 
-    With S the features' second moments about their mean, predictions by c w instead of none change the squared error by
-    c^2 w'Sw - 2 c w'S t for true weights t. That is normal. Its quantile of the chance asked for is c (c - 2 m) w'Sw, the least
-    at c = m. Up to c = 2 m it is below 0; but where the posterior is too narrow, as in one fit of Abalone in 75 at ε = 0.03, that
-    gave an R² of -1.9.
+    With S the features' second moments about their mean, predictions by c w instead of none change
+    the squared error by c^2 w'Sw - 2 c w'S t for true weights t. That is normal. Its quantile of
+    the chance asked for is c (c - 2 m) w'Sw, the least at c = m. Up to c = 2 m it is below 0; but
+    where the posterior is too narrow, as in one fit of Abalone in 75 at ε = 0.03, that gave an R²
+    of -1.9.
     """
     about, centre = _about(second_moments(release))
     weights = found.mean[1:]
     covariance = found.covariance
 
     def share(size: Any, variance: Any) -> float:
-        return float(np.clip(_KEPT * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1))
+        return float(
+            np.clip(_KEPT * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1)
+        )
 
     along = about @ weights
     middle = centre @ found.mean
@@ -85,8 +96,8 @@ def cautious(found: Posterior, release: Measurement) -> np.ndarray:
 def _explained(found: Posterior, last: Measurement) -> tuple[float, float, float]:
     """The share of the target's variance that the estimate explains: lower limit, mean, upper limit.
 
-    Each limit holds with nine chances in ten. With S the features' second moments about their mean, and v for the estimate, it is
-    2 v'S t - v'S v for true weights t.
+    Each limit holds with nine chances in ten. With S the features' second moments about their mean,
+    and v for the estimate, it is 2 v'S t - v'S v for true weights t.
     """
     about, _ = _about(second_moments(last))
     slopes = cautious(found, last)[1:]
@@ -107,5 +118,7 @@ def second_moments(release: Measurement) -> np.ndarray:
 
 def _about(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Second moments of x about its mean, and (1, mean)."""
-    centre = np.append(1, second[0, 1:] / max(second[0, 0], 1))  # the constant's own is 1 but for the noise
+    centre = np.append(
+        1, second[0, 1:] / max(second[0, 0], 1)
+    )  # the constant's own is 1 but for the noise
     return second[1:, 1:] - np.outer(centre[1:], second[0, 1:]), centre

@@ -1,13 +1,15 @@
 """What follows from the releases of a private Newton fit: spectra, priors, the posterior. No record is seen here.
 
-Coordinates. The features x (with a leading 1) are mapped to z = x @ to, in which their second moments are near a multiple of the
-identity; theta = inverse(to) @ coefficients. A released gradient at the point theta_t is J (theta - theta_t) plus noise, where J
-is the curvature and theta what the exact fit would find, so a few of them give theta by regression. Two noises lie on it: that
-of the releases, and that of the records' drawing, V, which a fit without privacy has too. `likelihood` has both; priors come on
-top, one for intervals and one for predictions.
+Coordinates. The features x (with a leading 1) are mapped to z = x @ to, in which their second
+moments are near a multiple of the identity; theta = inverse(to) @ coefficients. A released gradient
+at the point theta_t is J (theta - theta_t) plus noise, where J is the curvature and theta what the
+exact fit would find, so a few of them give theta by regression. Two noises lie on it: that of the
+releases, and that of the records' drawing, V, which a fit without privacy has too. `likelihood` has
+both; priors come on top, one for intervals and one for predictions.
 
-Noisy matrices overstate their largest eigenvalues and understate the smallest. `spectrum` and `soft` shrink what does not stand
-out of the noise; what is left of it is counted as noise of the gradients (`Evidence.extra`).
+Noisy matrices overstate their largest eigenvalues and understate the smallest. `spectrum` and
+`soft` shrink what does not stand out of the noise; what is left of it is counted as noise of the
+gradients (`Evidence.extra`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ BURN_IN = 60
 TRUST = 1.0  # a gradient counts as far as the step that it asks for is short
 SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
-SCALE_ERROR, LEAST_SCALE = 0.3, 0.1  # of `scale_of`: its standard deviation before the gradients, and its least value
+SCALE_ERROR, LEAST_SCALE = (
+    0.3,
+    0.1,
+)  # of `scale_of`: its standard deviation before the gradients, and its least value
 LEAST_CURVATURE = 0.003  # of the largest possible one
 DOUBTED_NOISE = 3.0
 DOUBTED_SHARE = 0.15
@@ -60,7 +65,8 @@ Shrinkage = Callable[[Vector, float], Vector]
 def soft(values: Vector, sigma: float) -> Vector:
     """Shrink eigenvalues that the noise of a symmetric matrix may have made: its edge is sigma sqrt(2 size).
 
-    What lies within the edge is kept in part: directions that the noise hides stay uncertain, as intervals need it.
+    What lies within the edge is kept in part: directions that the noise hides stay uncertain, as
+    intervals need it.
     """
     return values**3 / (values**2 + sigma**2 * len(values) + 1e-300)
 
@@ -68,8 +74,9 @@ def soft(values: Vector, sigma: float) -> Vector:
 def hard(values: Vector, sigma: float) -> Vector:
     """Shrink eigenvalues within the edge to 0 where the matrix is mostly noise, and as `soft` where it stands out.
 
-    The two rules are weighted by the share of the sum of squares that is not noise. The first is the best in the Frobenius norm
-    (Gavish and Donoho, IEEE Trans. IT 2017); without it, maps and steps follow the noise of wide matrices.
+    The two rules are weighted by the share of the sum of squares that is not noise. The first is
+    the best in the Frobenius norm (Gavish and Donoho, IEEE Trans. IT 2017); without it, maps and
+    steps follow the noise of wide matrices.
     """
     size = len(values)
     edge = 2 * sigma**2 * size
@@ -100,11 +107,13 @@ def spectrum(
 ) -> tuple[Vector, Matrix]:
     """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix, of a trace of at most `total`.
 
-    The noise of wide matrices has many large eigenvalues of both signs. Without the negative ones, the trace would be far more
-    than what was released: so all are lowered (as in Smolin, Gambetta and Smith, PRL 2012).
+    The noise of wide matrices has many large eigenvalues of both signs. Without the negative ones,
+    the trace would be far more than what was released: so all are lowered (as in Smolin, Gambetta
+    and Smith, PRL 2012).
 
-    The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left. One entry
-    that is unlike the others is moved by at most `farthest` standard deviations of the noise (Efron and Morris, JASA 1972).
+    The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations,
+    a diagonal is left. One entry that is unlike the others is moved by at most `farthest` standard
+    deviations of the noise (Efron and Morris, JASA 1972).
     """
     diagonal = np.diag(raw)
     mean = max(float(diagonal.mean()), least)
@@ -140,7 +149,9 @@ class Prior:
     outputs: int = 1
 
     @classmethod
-    def of(cls, intercept: float, weights: Vector, centre: Vector, to: Matrix, outputs: int = 1) -> Prior:
+    def of(
+        cls, intercept: float, weights: Vector, centre: Vector, to: Matrix, outputs: int = 1
+    ) -> Prior:
         """From standard deviations, the features' mean (with a leading 1), and the map of the features."""
         shift = np.eye(len(to))
         shift[0] = centre
@@ -175,13 +186,17 @@ class Prior:
         chances /= chances.sum()
         mean = chances @ np.array(means)
         off = np.array(means) - mean
-        return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + (off.T * chances) @ off
+        return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + (
+            off.T * chances
+        ) @ off
 
-    def draws(self, likelihood: Likelihood, rng: np.random.Generator) -> Float[np.ndarray, "draw latent"]:
+    def draws(
+        self, likelihood: Likelihood, rng: np.random.Generator
+    ) -> Float[np.ndarray, "draw latent"]:
         """Draws of theta where each weight has a scale of its own, the same for all outputs, by Gibbs sampling.
 
-        Weight j has the scale SCALES[k] with probability p[k], and p is uniform (a local scale for each, as in Stephens,
-        False discovery rates, Biostatistics 2017).
+        Weight j has the scale SCALES[k] with probability p[k], and p is uniform (a local scale for
+        each, as in Stephens, False discovery rates, Biostatistics 2017).
         """
         size = len(self.precisions) // self.outputs
         scales = SCALES[:NUM_PREDICTIVE]
@@ -200,7 +215,9 @@ class Prior:
             white = solve_triangular(root, pull * unit, lower=True) + rng.normal(size=len(own))
             beta = unit * solve_triangular(root.T, white)
             squares = np.square(beta.reshape(self.outputs, size)[:, 1:]).sum(axis=0)
-            fit = (self.outputs * np.log(of_scale) - of_scale * squares[:, None]) / 2 + np.log(chances)
+            fit = (self.outputs * np.log(of_scale) - of_scale * squares[:, None]) / 2 + np.log(
+                chances
+            )
             odds = np.exp(fit - fit.max(axis=1, keepdims=True)).cumsum(axis=1)
             chosen = (odds < rng.random(size - 1)[:, None] * odds[:, -1:]).sum(axis=1)
             chances = rng.dirichlet(1 + np.bincount(chosen, minlength=len(scales))) + 1e-12
@@ -235,7 +252,9 @@ class Gradients(NamedTuple):
     values: Float[np.ndarray, "step latent"]
     sigma: float | Float[np.ndarray, " step"]
 
-    def weights(self, curvature: Matrix, around: Vector, trust: float) -> Float[np.ndarray, " step"]:
+    def weights(
+        self, curvature: Matrix, around: Vector, trust: float
+    ) -> Float[np.ndarray, " step"]:
         """The precision with which each tells of theta near a point: the curvature changes on the way."""
         steps = (around - self.points) @ curvature
         return 1 / (self.sigma**2 + trust**2 * np.square(steps).sum(axis=1) / len(around))
@@ -247,7 +266,8 @@ class Evidence(NamedTuple):
     Attributes:
         likelihood: The likelihood of theta.
         noise: Variance of a coordinate of the gradients' mean, from privacy.
-        extra: The same from the error of the curvature, and from what cutting residuals may have moved.
+        extra: The same from the error of the curvature, and from what cutting residuals may have
+            moved.
     """
 
     likelihood: Likelihood
@@ -279,8 +299,8 @@ def settle(
         start: Where to begin.
         num_scales: As in `Prior.mixture`.
         rounds: Rounds at most.
-        extra: Variance beside that of the releases, from the squared distance of theta from the mean of the gradients' points,
-            and from the trace of its covariance.
+        extra: Variance beside that of the releases, from the squared distance of theta from the
+            mean of the gradients' points, and from the trace of its covariance.
         spread: That trace, to begin with.
         trust: How much less a gradient counts that was released far away.
         along: The shape of what `extra` scales; None: the same in all directions.
@@ -306,11 +326,17 @@ def settle(
     return around, covariance, found
 
 
-def _about_last(gradients: Gradients, curvature: Matrix) -> tuple[Float[np.ndarray, " step"], np.ndarray, np.ndarray]:
+def _about_last(
+    gradients: Gradients, curvature: Matrix
+) -> tuple[Float[np.ndarray, " step"], np.ndarray, np.ndarray]:
     """The gradients' weights near their last point; points and values, less their weighted means."""
     weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
     shares = weights / weights.sum()
-    return weights, gradients.points - shares @ gradients.points, gradients.values - shares @ gradients.values
+    return (
+        weights,
+        gradients.points - shares @ gradients.points,
+        gradients.values - shares @ gradients.values,
+    )
 
 
 def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = np.inf) -> Matrix:
@@ -327,25 +353,30 @@ def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = 
 def scale_of(curvature: Matrix, gradients: Gradients, most: float) -> float:
     """How many times the curvature is what the gradients show at their points: at most `most`, with the prior Normal(1, 0.3^2).
 
-    The second moment of records' gradients is the curvature where the model is right. Where records vary more than the model
-    says, as real counts do, the curvature is a part of it; where they vary less, as about a line with too large a scale, it is
-    more, and steps would be too long.
+    The second moment of records' gradients is the curvature where the model is right. Where records
+    vary more than the model says, as real counts do, the curvature is a part of it; where they vary
+    less, as about a line with too large a scale, it is more, and steps would be too long.
     """
     weights, points, values = _about_last(gradients, curvature)
     said = points @ curvature
     before = SCALE_ERROR**-2
     found = weights @ (said * -values).sum(axis=1) + before
-    return float(np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, most))
+    return float(
+        np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, most)
+    )
 
 
 class Diagnosis(NamedTuple):
     """What the releases say about a fit.
 
     Attributes:
-        kept: The share of what the model gains in log-likelihood over its intercept that the estimate keeps.
+        kept: The share of what the model gains in log-likelihood over its intercept that the
+            estimate keeps.
         ratio: Standard deviation of the releases' noise over that of sampling.
-        moved: Distance of the estimate from the mean of the last third of the points, over its own spread.
-        lack: By how many standard deviations the last third of the gradients misses what the curvature says.
+        moved: Distance of the estimate from the mean of the last third of the points, over its own
+            spread.
+        lack: By how many standard deviations the last third of the gradients misses what the
+            curvature says.
     """
 
     kept: float
@@ -364,7 +395,9 @@ def is_settled(moved: float, lack: float) -> bool:
     return lack <= 3 and moved <= 0.5
 
 
-def agreement(gradients: Gradients, curvature: Matrix, theta: Vector, spread: float) -> tuple[float, float]:
+def agreement(
+    gradients: Gradients, curvature: Matrix, theta: Vector, spread: float
+) -> tuple[float, float]:
     """`Diagnosis.moved` and `lack` of an estimate; `spread` is the trace of its covariance in units of the curvature."""
     size = len(theta)
     last = max(len(gradients.points) // 3, 1)

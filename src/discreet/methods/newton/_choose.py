@@ -10,7 +10,13 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from discreet._jax import in_own_settings
-from discreet.methods.inference import DPSVIResult, NoPointError, UseWarning, defaults_for, take_apart
+from discreet.methods.inference import (
+    DPSVIResult,
+    NoPointError,
+    UseWarning,
+    defaults_for,
+    take_apart,
+)
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._own import DPNewton, DPNewtonResult, refuse_others
 from discreet.privacy import random
@@ -39,30 +45,34 @@ def fit(
 ) -> DPNewtonResult | DPSVIResult:
     """Fit a NumPyro model to records with (epsilon, delta)-differential privacy, by the method that suits it.
 
-    That is `DPNewton` for models with up to 512 global latents, whose intervals have all noise in them. Others, with latents of
-    each record, `param` sites or more latents, are fitted by `DPSVI` in the steps of `models.defaults_for`, with a warning that
-    says why.
+    That is `DPNewton` for models with up to 512 global latents, whose intervals have all noise in
+    them. Others, with latents of each record, `param` sites or more latents, are fitted by `DPSVI`
+    in the steps of `models.defaults_for`, with a warning that says why.
 
     Args:
         model: The model.
-        args: Its arguments: arrays, or columns of a data frame, hold records along their leading axis.
+        args: Its arguments: arrays, or columns of a data frame, hold records along their leading
+            axis.
         epsilon: What the fit may cost.
         delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
         num_records: Public number of records; None: that of the arrays, which is then public.
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
         relation: The neighbouring relation.
         init: Where `DPNewton` starts: public values of some latents. None: the prior's mean.
-        placeholder: An artificial record as arrays with a leading axis of one, where zeros, ones and halves are none of it.
+        placeholder: An artificial record as arrays with a leading axis of one, where zeros, ones
+            and halves are none of it.
         static: Public keyword arguments of the model.
         ledger: The table's budget, debited before the first release.
-        checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process
+            dies. Keep it secret.
         person: Name of the column that identifies persons, if a record is all that one person has.
         max_rows: With `person`, the largest number of rows of a person in a record.
         progress_bar: Show progress after two seconds.
         kwargs: As args.
 
     Returns:
-        The result; `print(result)` shows estimates, intervals (not of a fit in steps) and the verdict.
+        The result; `print(result)` shows estimates, intervals (not of a fit in steps) and the
+        verdict.
 
     Raises:
         ValueError, TypeError: Wrong input, before anything is spent.
@@ -86,11 +96,17 @@ def fit(
     paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows}
     paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar}
     try:
-        newton = DPNewton(model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static)
+        newton = DPNewton(
+            model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static
+        )
         return newton.run(key, *args, **paid_by, **kwargs)
     except NoPointError as error:
         if init:
             raise
-        warnings.warn(f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2)
+        warnings.warn(
+            f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2
+        )
     settings = defaults_for(model)
-    return settings.dpsvi(settings.plan(**terms), **made_up, **static).run(key, *args, **paid_by, **kwargs)
+    return settings.dpsvi(settings.plan(**terms), **made_up, **static).run(
+        key, *args, **paid_by, **kwargs
+    )

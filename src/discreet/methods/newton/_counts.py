@@ -1,9 +1,10 @@
 """Where to cut the residuals of counts, from a noisy histogram of them.
 
-A count may be far from its mean, so its residual is cut at R. A cut moves the fit, since residuals are skewed. Two remedies: R is
-as large as the noise makes worth while (`reach`); and within the cut the residual is shifted by e(m), so that its mean is 0 under
-a negative binomial of mean m and the histogram's dispersion (Cantoni and Ronchetti, JASA 2001, with the shift inside the cut, so
-that the bound stays R). What neither undoes is counted as noise (`excess`).
+A count may be far from its mean, so its residual is cut at R. A cut moves the fit, since residuals
+are skewed. Two remedies: R is as large as the noise makes worth while (`reach`); and within the cut
+the residual is shifted by e(m), so that its mean is 0 under a negative binomial of mean m and the
+histogram's dispersion (Cantoni and Ronchetti, JASA 2001, with the shift inside the cut, so that the
+bound stays R). What neither undoes is counted as noise (`excess`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Counts:
     Attributes:
         mean: Mean count.
         dispersion: k of a negative binomial, whose variance is m + m^2 / k.
-        plausible: Its 90 % interval, by the ratio of likelihoods, whatever the spread of the records' means.
+        plausible: Its 90 % interval, by the ratio of likelihoods, whatever the spread of the
+            records' means.
     """
 
     def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float) -> None:
@@ -80,7 +82,8 @@ class Counts:
         losses, means = self._losses(around, spread)
         best = int(np.argmin(losses))
         self.dispersion, self.mean = float(DISPERSIONS[best]), float(means[best])
-        # Noise enlarges the spread, which then takes the dispersion's place: without it, all scatter is dispersion.
+        # Noise enlarges the spread, which then takes the dispersion's place: without it, all
+        # scatter is dispersion.
         alone, _ = self._losses(around, 0.0)
         plausible = np.minimum(losses - losses.min(), alone - alone.min()) <= _DOUBTFUL
         self.plausible = DISPERSIONS[plausible][[0, -1]] * HALF_STEP
@@ -97,7 +100,9 @@ class Counts:
                 shares = np.diff(_below(EDGES, dispersion, chance), axis=1)
                 expected = self._num_records * (_WEIGHTS / _WEIGHTS.sum()) @ shares
                 variance = self._sigma**2 + expected + (0.05 * expected) ** 2
-                found.append((float((np.square(self._histogram - expected) / variance).sum()), mean))
+                found.append(
+                    (float((np.square(self._histogram - expected) / variance).sum()), mean)
+                )
             loss, mean = min(found)
             losses.append(loss)
             means.append(mean)
@@ -110,12 +115,16 @@ class Counts:
     def reach(self, noise: float) -> float:
         """The cut with the least error: bias against noise, of which a cut of 1 makes so much in the whole gradient."""
         cuts = 2.0 ** np.arange(1, 10, 0.5)
-        return float(min(cuts, key=lambda cut: (noise * cut) ** 2 + (SHARE_LOST * self.excess(cut)) ** 2))
+        return float(
+            min(cuts, key=lambda cut: (noise * cut) ** 2 + (SHARE_LOST * self.excess(cut)) ** 2)
+        )
 
     def shift(self, cut: float) -> Shift:
         """The shifts that keep residuals centred, for cuts of `cut` times RATIOS; at most a quarter of the cut."""
         means = np.exp(LOG_MEANS)
-        counts = np.unique(np.concatenate([np.arange(200), np.geomspace(200, 6000, 150).astype(int)]))
+        counts = np.unique(
+            np.concatenate([np.arange(200), np.geomspace(200, 6000, 150).astype(int)])
+        )
         chance = self.dispersion / (self.dispersion + means)
         shares = np.diff(_below(counts[None], self.dispersion, chance[:, None]), axis=1, prepend=0)
         shares[:, -1] += 1 - shares.sum(axis=1)

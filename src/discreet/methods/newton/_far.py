@@ -1,7 +1,8 @@
 """Which latents are decided by records far out, as a normal's scale is: its gradients grow without limit with what one has.
 
-Clipping holds such records back, and the noise hides a few of them. Where there are more than the model expects, these latents
-are missed. How gradients grow follows from the model alone: of an artificial record the observed value is moved far out.
+Clipping holds such records back, and the noise hides a few of them. Where there are more than the
+model expects, these latents are missed. How gradients grow follows from the model alone: of an
+artificial record the observed value is moved far out.
 """
 
 from __future__ import annotations
@@ -42,10 +43,16 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
         values = computed(Latents.values, latents, point)
         observed = functools.partial(observed_of, objective)
         gradient = functools.partial(computed, Latents.gradients, latents)
-        kinds = kinds_of(objective.example, lambda near: not any(outside for _, outside in observed(values, near)), rng)
+        kinds = kinds_of(
+            objective.example,
+            lambda near: not any(outside for _, outside in observed(values, near)),
+            rng,
+        )
 
         def artificial() -> list[np.ndarray]:
-            return [other_values(x, rng, kind) for x, kind in zip(objective.example, kinds, strict=True)]
+            return [
+                other_values(x, rng, kind) for x, kind in zip(objective.example, kinds, strict=True)
+            ]
 
         places = list(range(len(objective.example)))
         for _ in range(NUM_LOOKS):
@@ -53,7 +60,9 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
             record = artificial()
             seen = [np.asarray(value) for value, _ in observed(values, record)]
             places = [
-                place for place in places if any(np.array_equal(record[place].ravel(), value.ravel()) for value in seen)
+                place
+                for place in places
+                if any(np.array_equal(record[place].ravel(), value.ravel()) for value in seen)
             ]
         for place in places:
             for sign in [1, -1] * NUM_RECORDS:
@@ -63,7 +72,9 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                 for distance in (NEARER, FARTHER):
                     record[place] = np.asarray(np.round(distance * way), record[place].dtype)
                     if not any(outside for _, outside in observed(values, record)):
-                        pulls.append(np.asarray(gradient(point[: latents.num_touched], record), np.float64))
+                        pulls.append(
+                            np.asarray(gradient(point[: latents.num_touched], record), np.float64)
+                        )
                 if len(pulls) == 2 and np.isfinite(pulls).all():
                     near, far = np.linalg.norm(pulls, axis=1)
                     if far > 0 and far >= near * (FARTHER / NEARER) ** GROWING:
@@ -85,7 +96,9 @@ def decided_by(
     return (moved >= DECIDED * moved.max(axis=1, keepdims=True)).any(axis=0)
 
 
-def span_of(pulls: Float[np.ndarray, "record coordinate"]) -> Float[np.ndarray, "coordinate direction"] | None:
+def span_of(
+    pulls: Float[np.ndarray, "record coordinate"],
+) -> Float[np.ndarray, "coordinate direction"] | None:
     """An orthonormal basis of the few directions in which such records pull; None if these are many, or none."""
     if not len(pulls):
         return None

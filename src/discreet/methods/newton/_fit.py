@@ -1,13 +1,15 @@
 """Private Newton: a regression's posterior from a few noisy gradients in coordinates that were measured first.
 
-1. The features are mapped so that their second moments are near a multiple of the identity: two releases.
-2. Fifteen gradients at fifteen points, each the best guess so far. Splitting them is free: T gradients with noise sigma sqrt(T)
-   tell as much of the optimum as one with sigma, if the curvature between them is known.
+1. The features are mapped so that their second moments are near a multiple of the identity: two
+   releases.
+2. Fifteen gradients at fifteen points, each the best guess so far. Splitting them is free: T
+   gradients with noise sigma sqrt(T) tell as much of the optimum as one with sigma, if the
+   curvature between them is known.
 3. The curvature is measured at two of these points.
 4. The posterior follows in closed form (`_algebra`), with both noises in it.
 
-There is no learning rate, no clipping norm and no question of convergence; whether the gradients agree is tested (`Diagnosis`).
-docs/newton.md has the derivation and the figures.
+There is no learning rate, no clipping norm and no question of convergence; whether the gradients
+agree is tested (`Diagnosis`). docs/newton.md has the derivation and the figures.
 """
 
 from __future__ import annotations
@@ -65,13 +67,26 @@ from discreet.methods.newton._posterior import OfCoefficients
 from discreet.methods.newton._releases import Public, RegressionSums, layout_for, plane, program_of
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, rounded_up
-from discreet.methods.newton._weights import STANDS_OUT, WEIGHTS_HIDDEN, SurveyWeights, survey_weights
+from discreet.methods.newton._weights import (
+    STANDS_OUT,
+    WEIGHTS_HIDDEN,
+    SurveyWeights,
+    survey_weights,
+)
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import Released
-from discreet.privacy.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, Statement, Unit, listed
+from discreet.privacy.report import (
+    COEFFICIENTS,
+    LEARNED,
+    NOT_USABLE,
+    PREDICTION,
+    Statement,
+    Unit,
+    listed,
+)
 from discreet.storage import exclusive
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
@@ -81,7 +96,11 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
 HIDDEN_SPREAD = 0.02
 """Of a column's mean square: where the noise hides its spread, the square of the one that intervals allow for."""
-_FAMILIES = {BINARY: ("bernoulli",), CLASSES: ("categorical",), COUNTS: ("poisson", "negative_binomial")}
+_FAMILIES = {
+    BINARY: ("bernoulli",),
+    CLASSES: ("categorical",),
+    COUNTS: ("poisson", "negative_binomial"),
+}
 """The likelihoods that predictions may have."""
 _MANY = 32  # features
 WARY = 2.5  # of gradients far away, for intervals
@@ -91,26 +110,32 @@ SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the v
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(NewtonPlan, Relation)):
+class NewtonResult(
+    OfCoefficients, Released, what="private Newton fit", parts=(NewtonPlan, Relation)
+):
     """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
 
     Attributes:
-        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features. Of classes those of
-            each class, one after another, here and in the next three; they sum to zero over the classes.
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted
+            features. Of classes those of each class, one after another, here and in the next three;
+            they sum to zero over the classes.
         covariance: Their posterior covariance. Intervals come from these two.
-        predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the noise hides a coefficient they
-            are drawn to 0.
-        learned: For each, the share of the prior's variance that is gone; where it is small, the prior decides.
+        predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the
+            noise hides a coefficient they are drawn to 0.
+        learned: For each, the share of the prior's variance that is gone; where it is small, the
+            prior decides.
         kept: `Diagnosis` of the fit, as are the next three.
         ratio: As above.
         moved: As above.
         lack: As above.
-        unseen: True for features whose spread the noise hides, (feature,). Their priors allow for a small one: a seventh of the
-            root of their mean square. For a smaller one their intervals, and that of the intercept, may be too narrow.
-        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
-            inverse of their squared length.
+        unseen: True for features whose spread the noise hides, (feature,). Their priors allow for a
+            small one: a seventh of the root of their mean square. For a smaller one their
+            intervals, and that of the intercept, may be too narrow.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its
+            share. Rows count by the inverse of their squared length.
         counted: Share of the records that count, by a noisy sum; 1 where the plan leaves none out.
-        dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
+        dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 /
+            k. NaN otherwise.
         dispersion_range: Its 90 % interval, low and high, between 2^-4.25 and 2^5.75; NaN as above.
         plan: The plan of the fit.
         statement: The privacy statement.
@@ -156,7 +181,9 @@ class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(N
     def family_of(self, family: str | None) -> str:
         """As there."""
         own = _FAMILIES[self.plan.family]
-        return choice("family", own[0] if family is None else family, own, hint="The fit is of such a target.")
+        return choice(
+            "family", own[0] if family is None else family, own, hint="The fit is of such a target."
+        )
 
     def _second(
         self, family: str | None, rng: np.random.Generator | None = None, drawn: Any = None
@@ -184,18 +211,25 @@ class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(N
 class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
+    def __init__(
+        self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases
+    ) -> None:
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         wide = plan.num_features
-        # Of many columns few are filled up, and with the constant they are whole vectors of a processor.
-        layout = layout_for(table, rounded_up(wide) if wide < _MANY else rounded_up(wide + 1, 4) - 1)
+        # Of many columns few are filled up, and with the constant they are whole vectors of a
+        # processor.
+        layout = layout_for(
+            table, rounded_up(wide) if wide < _MANY else rounded_up(wide + 1, 4) - 1
+        )
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
         apart = not made_for.are_little(plan.num_records)
         self._parts = parts = Parts(table, layout, apart=apart, again=True)
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
-        proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
+        proved = (
+            program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases
+        )
         times = [release.count for release in plan.releases]
         programs = saved.programs(act, proved, nowhere, parts, times=times)
         self._saved = saved
@@ -225,30 +259,34 @@ def fit_newton(
 ) -> NewtonResult:
     """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
 
-    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to
-    be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
+    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its
+    `slack`. Each release is proved to be its part of that before it runs. Sums are exact, since
+    rows are rounded to a grid.
 
-    The prior of a weight is Normal(0, (2.5 / s)^2) for a column with standard deviation s (1 / s for counts), Normal(0, 2.5^2)
-    for a 0/1 level, and that of the intercept, at the features' mean, Normal(0, 5^2) (3^2).
+    The prior of a weight is Normal(0, (2.5 / s)^2) for a column with standard deviation s (1 / s
+    for counts), Normal(0, 2.5^2) for a 0/1 level, and that of the intercept, at the features' mean,
+    Normal(0, 5^2) (3^2).
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
-        x: Features in [-1, 1]; a memory map is read a few times, for each release before the gradients. With the plan's
-            `max_rows` above 1, a record is a person with an axis of so many rows; then the intervals hold whether or not a
-            person's rows are independent.
+        x: Features in [-1, 1]; a memory map is read a few times, for each release before the
+            gradients. With the plan's `max_rows` above 1, a record is a person with an axis of so
+            many rows; then the intervals hold whether or not a person's rows are independent.
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
-        mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for the records that are used.
-            What other rows hold has no effect. None: all.
-        weights: If the plan is `weighted`, survey weights over the largest that one may have, a public number: in [0, 1]. The
-            coefficients are then those of the population. The noise grows as that number over the mean weight.
-        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
-            released moments.
+        mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for
+            the records that are used. What other rows hold has no effect. None: all.
+        weights: If the plan is `weighted`, survey weights over the largest that one may have, a
+            public number: in [0, 1]. The coefficients are then those of the population. The noise
+            grows as that number over the mean weight.
+        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened.
+            None: those that may be, by the released moments.
         names: Names of the features, for the verdict's words; public. None: x[:, 0] and so on.
-        person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
-            above 1.
+        person: Name of the column that identifies persons, if each record is all that one person
+            has; needed with `max_rows` above 1.
         ledger: The table's budget, debited before the first release.
-        checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process
+            dies. Keep it secret.
         progress_bar: Show progress after two seconds.
 
     Returns:
@@ -258,7 +296,8 @@ def fit_newton(
         ValueError, TypeError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
-        UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
+        UseWarning: A warning, where the noise hides the model; as an error it has the fit as
+            `partial_result`.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.methods.newton import NewtonPlan, fit_newton
@@ -271,8 +310,9 @@ def fit_newton(
     True
 
     References:
-        Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization, Ann. Stat. 2023, for noisy
-        Newton steps with weights of the features; Bernstein and Sheldon, NeurIPS 2019, for both noises in one likelihood.
+        Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization,
+        Ann. Stat. 2023, for noisy Newton steps with weights of the features; Bernstein and Sheldon,
+        NeurIPS 2019, for both noises in one likelihood.
     """
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, weights, levels, plan)
@@ -280,7 +320,9 @@ def fit_newton(
     with exclusive(checkpoint):
         saved = SavedReleases(checkpoint, key, plan)
         levels_told = None if levels is None else np.asarray(levels).tolist()
-        saved.describe(plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table))
+        saved.describe(
+            plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table)
+        )
         act = saved.act(ledger, unit=Unit(person, plan.max_rows))
         with jax.enable_x64(True):
             records = _Records(table, plan, act, saved)
@@ -301,14 +343,20 @@ def names_of(names: Sequence[str] | None, plan: NewtonPlan) -> list[str]:
     return [str(name) for name in names]
 
 
-def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan) -> list[np.ndarray]:
+def _checked(
+    x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan
+) -> list[np.ndarray]:
     """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
     features = np.asarray(x)
     target = np.asarray(y, np.float64)
     rows = (plan.max_rows,) * (plan.max_rows > 1)
     wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
-    if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
-        raise ValueError(f"levels must be {plan.num_features} Booleans, one for each feature; or None.")
+    if levels is not None and (
+        np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool
+    ):
+        raise ValueError(
+            f"levels must be {plan.num_features} Booleans, one for each feature; or None."
+        )
     shaped = features.ndim == 2 + len(rows) and features.shape[1:] == (*rows, plan.num_features)
     if not shaped or features.dtype.kind not in "iufb":
         raise ValueError(
@@ -319,7 +367,11 @@ def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonP
         each = "each row" if rows else f"each of the {len(features)} records"
         raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
     present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
-    if (mask is not None and not rows and not plan.drops) or present.shape != target.shape or present.dtype != bool:
+    if (
+        (mask is not None and not rows and not plan.drops)
+        or present.shape != target.shape
+        or present.dtype != bool
+    ):
         raise ValueError(
             "mask must be a Boolean for each row of each person, or for each record if the plan drops some; else None."
         )
@@ -368,7 +420,8 @@ class _Newton:
         seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
         values, vectors = spectrum(seen, sigma, max(2 * sigma, 1e-3 * np.trace(seen) / size))
         self.fill = np.clip(np.einsum("ij,ik,kj->j", vectors, seen, vectors) / values, 0.02, 1)
-        # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2 is at most sum(scale^2).
+        # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2
+        # is at most sum(scale^2).
         longest = np.square(scale).sum()
         length = whole / max(seen[0, 0] / scale[0] ** 2, whole / longest)
         self.to = scale[:, None] * vectors / np.sqrt(values / whole) * 2 / np.sqrt(length)
@@ -379,7 +432,8 @@ class _Newton:
     def _priors_of(self, moments: Matrix, sigma: float) -> tuple[Prior, Prior]:
         """The prior of steps and predictions, and the one of intervals. Scales follow the columns' standard deviations.
 
-        Where the noise hides one, the first stays narrow, and the second is as wide as for a small one.
+        Where the noise hides one, the first stays narrow, and the second is as wide as for a small
+        one.
         """
         plan = self.plan
         weight, intercept = PRIOR[plan.family]
@@ -391,7 +445,8 @@ class _Newton:
         self.unseen = left <= STANDS_OUT * hidden
         levels = self.levels
         if levels is None:
-            # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
+            # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the
+            # narrow prior.
             noise = STANDS_OUT * sigma * len(moments) * np.sqrt(squares)
             levels = np.abs(moments[0, 1:] - squares) <= noise
             self.unseen |= levels & (moments[0, 1:] <= noise)
@@ -401,7 +456,9 @@ class _Newton:
         self.centre, self.lowest = centre, np.where(levels, 0.0, -1.0)
         small = np.sqrt(np.maximum(HIDDEN_SPREAD * squares, 1e-4))
         least = np.where(self.unseen & ~np.asarray(levels, bool), np.minimum(spread, small), spread)
-        steps, stated = (Prior.of(intercept, weight / x, centre, self.to, plan.outputs) for x in (spread, least))
+        steps, stated = (
+            Prior.of(intercept, weight / x, centre, self.to, plan.outputs) for x in (spread, least)
+        )
         return steps, stated
 
     # How far long rows count, and where residuals are cut.
@@ -421,7 +478,9 @@ class _Newton:
             share, square = means[:2]
             if plan.max_rows > 1:
                 self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
-                self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+                self.typical_rows = float(
+                    np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows)
+                )
             else:
                 self.mean_rows = float(min(share, 1.0))
             if plan.weighted:
@@ -453,14 +512,19 @@ class _Newton:
             self.first_mean = counts.mean
             # The cut bias of a row against the noise, which is that of a record.
             more = np.sqrt(most_rows * self.typical_rows) / self.mean_weight
-            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more)
+            self.cut = counts.reach(
+                np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more
+            )
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
             start = 2 * counts.mean
             self.theta = self.back[:, 0] * np.log(counts.mean)
         noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
-        # Where the model does not hold, the fit moves by what long rows do not count. So the reach is as long as the noise, which
-        # grows with it, allows: half of the sampling's at 1, at most 0.7, and an eighth beyond `far`.
-        room = np.sqrt(self.num_rows * self.typical_weight * variance) / (self.length * self.cut * noise)
+        # Where the model does not hold, the fit moves by what long rows do not count. So the reach
+        # is as long as the noise, which grows with it, allows: half of the sampling's at 1, at most
+        # 0.7, and an eighth beyond `far`.
+        room = np.sqrt(self.num_rows * self.typical_weight * variance) / (
+            self.length * self.cut * noise
+        )
         least, far, farthest = _REACH[plan.family]
         self.times = float(np.clip(room * max(room, 1.0), least, np.clip(room / 4, far, farthest)))
         self.weight = min(self.times, 1.0)  # of a typical row
@@ -483,7 +547,11 @@ class _Newton:
 
     def _public(self, reach: float, most_curvature: float = 1.0) -> Public:
         public = Public(self.to, self.theta, reach, most_curvature, self.cut)
-        return public if self.counts is None else public._replace(shift=self.shift.shift, factor=self.shift.factor)
+        return (
+            public
+            if self.counts is None
+            else public._replace(shift=self.shift.shift, factor=self.shift.factor)
+        )
 
     # Steps.
 
@@ -530,7 +598,8 @@ class _Newton:
     def _surely(self) -> Matrix:
         """The curvature as measured; where the noise hides columns' spreads, less in directions in which it may be noise.
 
-        There its floor would be most of it, and intervals would be as narrow as if records said so much.
+        There its floor would be most of it, and intervals would be as narrow as if records said so
+        much.
         """
         if not self.unseen.any():
             return self.curvature
@@ -546,11 +615,14 @@ class _Newton:
             self.counts.fit(spread)
             self.shift = self.counts.shift(self.cut)
         noise = plan.noise(CURVATURES[which])
-        # The noise of products grows with the reach's square, so theirs is shorter. A typical row has its weight squared there.
+        # The noise of products grows with the reach's square, so theirs is shorter. A typical row
+        # has its weight squared there.
         times = min(self.times, max(1.25, self.times / 1.6))
         reach = times * self.length
         unit = most * reach**2 * self.weight / min(times, 1.0) ** 2
-        raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(reach, most))
+        raw = unit * self.records(
+            "products", f"curvature of {plan.family}", noise, self._public(reach, most)
+        )
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
         if which == 0:
@@ -583,15 +655,21 @@ class _Newton:
         size = len(self.theta)
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
-        raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
+        raw = unit * self.records(
+            "products", f"residual of {plan.family}", noise, self._public(self.reach)
+        )
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
         rest = rebuilt(raw - times * self.sampling, lambda values: soft(values, noise * unit))
-        self.sampling = rebuilt(times * self.sampling + rest, lambda values: np.maximum(values, least))
+        self.sampling = rebuilt(
+            times * self.sampling + rest, lambda values: np.maximum(values, least)
+        )
 
     # The posterior.
 
-    def result(self, rng: np.random.Generator, statement: Statement, names: Sequence[str]) -> NewtonResult:
+    def result(
+        self, rng: np.random.Generator, statement: Statement, names: Sequence[str]
+    ) -> NewtonResult:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
         plan = self.plan
         size = len(self.theta)
@@ -603,11 +681,20 @@ class _Newton:
             return self.bias**2 / size + error * (distance + spread)
 
         fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
-        likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread)))
+        likely, _, found = fit(
+            self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread))
+        )
         draws = self.prior.draws(found.likelihood, rng)
-        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
+        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which
+        # would make them too narrow.
         stated = functools.partial(
-            settle, gradients, self._surely(), self.sampling, self.stated_prior, rounds=20, trust=WARY
+            settle,
+            gradients,
+            self._surely(),
+            self.sampling,
+            self.stated_prior,
+            rounds=20,
+            trust=WARY,
         )
         mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
         ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
@@ -621,7 +708,8 @@ class _Newton:
         unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
         order = sorted(range(len(names)), key=most_learned.__getitem__)
         unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
-        # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread of means may still move it.
+        # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread
+        # of means may still move it.
         scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
         held_back = [name for name, far in zip(names, self._held_back(), strict=True) if far]
         apart = self._spread_of_predictor(draws.mean(axis=0)) if plan.family == BINARY else 0.0
@@ -658,8 +746,10 @@ def _use(
         unseen: Names of the features whose spread the noise hides.
         unlearned: Names of those whose weights the prior decides, the least learned first.
         weights_hidden: True if the noise hides the mean of survey weights.
-        scatter: Of counts, the variance over that of a Poisson distribution, as far as the histogram shows it.
-        held_back: Names of the features by which a row may lie so far out that it counts less than half.
+        scatter: Of counts, the variance over that of a Poisson distribution, as far as the
+            histogram shows it.
+        held_back: Names of the features by which a row may lie so far out that it counts less than
+            half.
         apart: Of two classes, the standard deviation of the log odds over the records, as fitted.
     """
     if weights_hidden:
@@ -684,7 +774,10 @@ def _use(
             "narrower bounds for those that crowd at one end of them, may help",
         )
     if said.ratio > NOISY:
-        return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
+        return (
+            PREDICTION,
+            f"the noise makes intervals about {said.ratio:.2g} times as wide as without it",
+        )
     by = ""
     most = ""
     if held_back:

@@ -1,7 +1,8 @@
 """`fit_invented` and `fit_invented_model`: `fit_newton` and `DPNewton` on tables that nobody has to protect, for dry runs.
 
-Every release is the same sum over the same rows, with Gaussian noise of the same size. What is left out is what protects records:
-the noise is NumPy's, and no program is proved. So a fit of another epsilon compiles nothing, where a proof takes seconds.
+Every release is the same sum over the same rows, with Gaussian noise of the same size. What is left
+out is what protects records: the noise is NumPy's, and no program is proved. So a fit of another
+epsilon compiles nothing, where a proof takes seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from discreet.privacy import random
 class _Invented:
     """The sums over an invented table, in the place of certified releases."""
 
-    def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, rng: np.random.Generator) -> None:
+    def __init__(
+        self, table: Sequence[np.ndarray], plan: NewtonPlan, rng: np.random.Generator
+    ) -> None:
         self._arrays = jax.device_put(Parts(table).read(0))
         self._plan = plan
         self._rng = rng
@@ -39,7 +42,9 @@ class _Invented:
         """A sum with noise; a matrix is made symmetric, as `_Records` does."""
         if self._plan.family == CLASSES:
             public = public._replace(theta=public.theta.reshape(self._plan.outputs, -1).T)
-        found = np.asarray(_sum(kind, rows, self._arrays, jax.tree.map(np.float64, public)), np.float64)
+        found = np.asarray(
+            _sum(kind, rows, self._arrays, jax.tree.map(np.float64, public)), np.float64
+        )
         found = found + noise * self._rng.standard_normal(found.shape)
         return (found + found.T) / 2 if kind == "products" else found
 
@@ -96,7 +101,9 @@ def _statement(plan: NewtonPlan) -> Any:
 class _InventedModel:
     """The same of a model: the sums of `_own._Releases`, in the order of the plan."""
 
-    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, rng: np.random.Generator) -> None:
+    def __init__(
+        self, latents: Latents, records: Records, plan: ModelPlan, rng: np.random.Generator
+    ) -> None:
         arrays = Parts([np.asarray(leaf) for leaf in records.leaves]).read(0)
         self._arrays = jax.device_put(arrays)
         self._latents = latents
@@ -144,7 +151,10 @@ def fit_invented_model(
     records = take_apart(arguments, {}, programs=(model,))
     latents, start = DPNewton(model, plan=plan)._latents(random.key(seed), records)
     statement = plan.state(
-        reproducible=True, num_touched=latents.num_touched, num_latents=latents.size, fitted="A model"
+        reproducible=True,
+        num_touched=latents.num_touched,
+        num_latents=latents.size,
+        fitted="A model",
     )
     words = np.array([seed], np.uint32)
     with jax.enable_x64(True), tqdm(disable=True) as bar:

@@ -1,8 +1,9 @@
 """How long gradients are, by a noisy histogram; and what a bound takes away from their sum.
 
-A few long gradients may be all that tells about a latent, as about a rare class or inflated zeros. The noise hides bins with few
-of them. So beyond the last bin that stands out tails are extrapolated: each bin is a share of the one below it. The share is the
-same for all, or the first bin has one of its own. Each tail counts by how well the noisy counts agree with it.
+A few long gradients may be all that tells about a latent, as about a rare class or inflated zeros.
+The noise hides bins with few of them. So beyond the last bin that stands out tails are
+extrapolated: each bin is a share of the one below it. The share is the same for all, or the first
+bin has one of its own. Each tail counts by how well the noisy counts agree with it.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Lengths:
     def seen(self) -> Vector:
         """Counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C.
 
-        A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept,
-        as are others, in which a rare class may lie far from the rest.
+        A long tail may lie in several bins none of which stands out: those above the last seen one
+        that do so together are kept, as are others, in which a rare class may lie far from the
+        rest.
         """
         high = np.concatenate([[False], self.raw >= SEEN * self.sigma, [False]])
         beside = high[:-2] | high[2:]
@@ -85,13 +87,20 @@ class Lengths:
         above = 1 + int(np.max(np.nonzero(seen)[0], initial=-1))
         if above > 0:
             runs = [
-                (self.raw[start : start + length].sum() / (self.sigma * np.sqrt(length)), start, length)
+                (
+                    self.raw[start : start + length].sum() / (self.sigma * np.sqrt(length)),
+                    start,
+                    length,
+                )
                 for start in range(above, len(seen))
                 for length in range(1, TAIL + 1)
             ]
             none = 0.0, 0, 0
             near = max((run for run in runs if run[1] == above), default=none)
-            for (together, start, length), least in ((near, TOGETHER), (max(runs, default=none), ALONE)):
+            for (together, start, length), least in (
+                (near, TOGETHER),
+                (max(runs, default=none), ALONE),
+            ):
                 if together >= least:
                     seen[start : start + length] = True
         return np.where(seen, np.maximum(self.raw, 0), 0)
@@ -109,7 +118,10 @@ class Lengths:
         excess = np.maximum(MIDDLE - reach, 0)
         hidden = tails @ excess
         mean = float(chances @ hidden)
-        variance = chances @ np.square(hidden - mean) + self.sigma**2 * np.square(excess[self.seen > 0]).sum()
+        variance = (
+            chances @ np.square(hidden - mean)
+            + self.sigma**2 * np.square(excess[self.seen > 0]).sum()
+        )
         return Lost(float(self.seen @ excess), mean, float(variance))
 
     @functools.cached_property

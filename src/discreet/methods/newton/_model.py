@@ -1,6 +1,7 @@
 """The programs that touch records in a private Newton fit of a NumPyro model, and what of the model is public.
 
-A record's row is the gradient g of its log-likelihood in the unconstrained latents, mapped to z = g @ to. Five kinds of release:
+A record's row is the gradient g of its log-likelihood in the unconstrained latents, mapped to z = g
+@ to. Five kinds of release:
 
 | kind | a record adds | what one record changes |
 |---|---|---|
@@ -10,8 +11,9 @@ A record's row is the gradient g of its log-likelihood in the unconstrained late
 | gradients | z / C, cut to the length 1 | at most 1 |
 | curvature | minus the derivative of (z cut to C), over C'^2, cut to the Frobenius norm 1 | at most 1 |
 
-Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are exact, and rows are computed
-alike in every place, as `query` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
+Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are
+exact, and rows are computed alike in every place, as `query` says. Which latents no record touches
+(a hierarchy's mean and scale) the structure tells.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ MATRICES = (*PRODUCTS, "curvature")
 MOST_CURVED = 100
 """Latents of a model whose curvature is measured."""
 STEP = 2.0**-3
-"""Length of the curvature's differences, in standard deviations of one record. Shorter ones lose the curvature of likelihoods
-with kinks, as Laplace's: a gradient that jumps is then cut. With longer ones, third derivatives count."""
+"""Length of the curvature's differences, in standard deviations of one record. Shorter ones lose
+the curvature of likelihoods with kinks, as Laplace's: a gradient that jumps is then cut. With
+longer ones, third derivatives count."""
 
 
 class Public(NamedTuple):
@@ -60,7 +63,8 @@ class PriorDraws(NamedTuple):
     Attributes:
         mean: Its mean.
         covariance: Its covariance.
-        ruled: Of the latents that records touch, coordinates whose prior follows others, which no record touches.
+        ruled: Of the latents that records touch, coordinates whose prior follows others, which no
+            record touches.
     """
 
     mean: Float[np.ndarray, " latent"]
@@ -132,18 +136,24 @@ def _clipped(z: Array, length: Array, reach: Any) -> Array:
     return z * jnp.minimum(1.0, reach / length)[:, None]
 
 
-def _curvatures(latents: Latents, leaves: Sequence[Array], z: Array, length: Array, public: Public) -> Array:
+def _curvatures(
+    latents: Latents, leaves: Sequence[Array], z: Array, length: Array, public: Public
+) -> Array:
     """What each record adds to the curvature, flat: by how much its clipped gradient falls along each direction.
 
-    By differences: second derivatives of a gamma function alone would take longer to compile than all of the rest. They take a
-    gradient for each direction, so of wide models it is the gradients' second moment, which is the same where the model is right.
+    By differences: second derivatives of a gamma function alone would take longer to compile than
+    all of the rest. They take a gradient for each direction, so of wide models it is the gradients'
+    second moment, which is the same where the model is right.
     """
     if z.shape[1] > MOST_CURVED:
         short = _clipped(z, length, public.short) / public.short
         return (short[:, :, None] * short[:, None]).reshape(len(z), -1)
 
     def along(direction: Array) -> Array:
-        return _clipped(*_mapped(latents, leaves, public._replace(at=public.at + STEP * direction)), public.reach)
+        return _clipped(
+            *_mapped(latents, leaves, public._replace(at=public.at + STEP * direction)),
+            public.reach,
+        )
 
     there = jax.vmap(along, out_axes=1)(jnp.asarray(public.to).T)
     falls = _clipped(z, length, public.reach)[:, None] - there
@@ -151,28 +161,46 @@ def _curvatures(latents: Latents, leaves: Sequence[Array], z: Array, length: Arr
 
 
 def _rows(
-    kind: str, latents: Latents, leaves: Sequence[Array], z: Array, length: Array, mask: Array, public: Public
+    kind: str,
+    latents: Latents,
+    leaves: Sequence[Array],
+    z: Array,
+    length: Array,
+    mask: Array,
+    public: Public,
 ) -> Array:
     """What each record of one turn adds, or whose products it adds, on the grid."""
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
         level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
-        return on_grid((level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS)
+        return on_grid(
+            (level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS
+        )
     if kind == "curvature":
         z = _curvatures(latents, leaves, z, length, public)
         length = jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
-    longest = {"directions": 0.0, "moments": public.short, "gradients": public.reach, "curvature": 1.0}[kind]
+    longest = {
+        "directions": 0.0,
+        "moments": public.short,
+        "gradients": public.reach,
+        "curvature": 1.0,
+    }[kind]
     rows = z / jnp.maximum(length, longest)[:, None]
     return on_grid(rows, mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
 
 
 def summed(
-    kinds: Sequence[str], which: Any, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public
+    kinds: Sequence[str],
+    which: Any,
+    latents: Latents,
+    leaves: Sequence[Array],
+    mask: Array,
+    public: Public,
 ) -> Array:
     """The exact sum over all records of the kind that `which` numbers, filled up with zeros to the size of the largest.
 
-    All kinds begin with the gradients of a turn, which take the longest to compile: so the choice comes after them. The curvature
-    takes them once more for each latent.
+    All kinds begin with the gradients of a turn, which take the longest to compile: so the choice
+    comes after them. The curvature takes them once more for each latent.
     """
     size = size_of(kinds, latents)
 

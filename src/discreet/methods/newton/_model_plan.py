@@ -24,9 +24,15 @@ class Stage(NamedTuple):
 
 
 def _stage(
-    share: float, directions: float, lengths: float, moments: float, count: int, curvature: float = 0.0
+    share: float,
+    directions: float,
+    lengths: float,
+    moments: float,
+    count: int,
+    curvature: float = 0.0,
 ) -> Stage:
-    # The later half of the gradients, near the estimate, has twice the share. Each noise takes a proof of its own.
+    # The later half of the gradients, near the estimate, has twice the share. Each noise takes a
+    # proof of its own.
     growing = [1.0] * (count // 2) + [2.0] * (count - count // 2)
     rest = share * (1 - directions - lengths - moments - curvature)
     gradients = tuple(rest * part / sum(growing) for part in growing)
@@ -46,12 +52,14 @@ NUM_GRADIENTS = sum(len(stage.gradients) for stage in STAGES)
 class ModelPlan(SharedBudget):
     """The privacy plan of `DPNewton`, for any model. Public.
 
-    All releases are Gaussian: a release with the share s of the budget has noise of the standard deviation
-    noise_multiplier / sqrt(s), in units of the bound on one record, so that they are together one release with noise_multiplier.
+    All releases are Gaussian: a release with the share s of the budget has noise of the standard
+    deviation noise_multiplier / sqrt(s), in units of the bound on one record, so that they are
+    together one release with noise_multiplier.
 
     Attributes:
         num_records: Public number of records.
-        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases
+            together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
     """
@@ -92,13 +100,29 @@ class ModelPlan(SharedBudget):
         """All releases, in their order."""
         found = []
         for stage in STAGES:
-            shares = {kind: getattr(stage, kind) for kind in ("directions", "lengths", "moments", "curvature")}
-            found += [PlannedRelease(kind, kind, self.noise(share)) for kind, share in shares.items() if share]
-            found += [PlannedRelease("gradients", "gradients", self.noise(share)) for share in stage.gradients]
+            shares = {
+                kind: getattr(stage, kind)
+                for kind in ("directions", "lengths", "moments", "curvature")
+            }
+            found += [
+                PlannedRelease(kind, kind, self.noise(share))
+                for kind, share in shares.items()
+                if share
+            ]
+            found += [
+                PlannedRelease("gradients", "gradients", self.noise(share))
+                for share in stage.gradients
+            ]
         return tuple(found)
 
     def state(
-        self, *, reproducible: bool, unit: Unit = RECORD, num_touched: int, num_latents: int, fitted: str
+        self,
+        *,
+        reproducible: bool,
+        unit: Unit = RECORD,
+        num_touched: int,
+        num_latents: int,
+        fitted: str,
     ) -> Statement:
         """Make the statement of a fit by this plan.
 
@@ -131,7 +155,9 @@ class ModelPlan(SharedBudget):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],
             },
-            released=[f"{numbers:,} noisy numbers, noisy counts of lengths, and what is computed from them"],
+            released=[
+                f"{numbers:,} noisy numbers, noisy counts of lengths, and what is computed from them"
+            ],
             public=[
                 f"The number of {noun}s, N = {self.num_records}",
                 "The model, its prior and where the fit starts; the plan: the noise and its shares",

@@ -1,22 +1,26 @@
 """Private Newton for NumPyro models: the posterior of the global latents from some fifty noisy gradients, without settings.
 
-Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
+Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of
+four stages measures
 
-1. a map under which gradients are alike in all directions; where the noise is small, and in the last stage, it follows from what
-   the stage before found of the curvature,
-2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
-   last stage a larger one where that costs little. The next two have a bound C' of their own, since noise grows with its square,
-3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
-   derivative of clipped gradients,
+1. a map under which gradients are alike in all directions; where the noise is small, and in the
+   last stage, it follows from what the stage before found of the curvature,
+2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by
+   less than the noise; in the last stage a larger one where that costs little. The next two have a
+   bound C' of their own, since noise grows with its square,
+3. the second moment V of clipped gradients, which is the curvature J where the model is right; in
+   the last stage also J, the derivative of clipped gradients,
 4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
 
-What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long gradients all point one way.
-So one of the last gradients is clipped at C / 4: with the lengths it tells which share of what lies between both bounds adds up,
-and where to. That share of what lies beyond C is given back, and intervals are wider in that direction.
+What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long
+gradients all point one way. So one of the last gradients is clipped at C / 4: with the lengths it
+tells which share of what lies between both bounds adds up, and where to. That share of what lies
+beyond C is given back, and intervals are wider in that direction.
 
-What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
-The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
-touches, as a hierarchy's mean and scale, need no release at all.
+What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta
+and the covariance V + s^2 I. The prior is exact: the posterior prior(u) times that normal is
+sampled without any record (`_sampling`). Latents that no record touches, as a hierarchy's mean and
+scale, need no release at all.
 """
 
 from __future__ import annotations
@@ -91,7 +95,9 @@ from discreet.privacy.report import Statement, Unit
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
-LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
+LARGEST_STEP = (
+    1.5  # in standard deviations of one record: a step moves the log density by half its square
+)
 FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
 MOST_SCALE = 30.0
 """Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
@@ -120,20 +126,25 @@ WIDEST = 2.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
+class DPNewtonResult(
+    OfDraws, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)
+):
     """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
 
     Everything in it is covered by `statement`.
 
     Attributes:
         draws: Draws of each latent, (draw, ...). Intervals come from them, and predictions.
-        learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
-            the prior decides. Of a latent that records touch only in a product with scales, the share is the product's.
-        clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
-        counted: Share of the records whose gradient was finite, by the same; the others count as nothing. `dropped` has the
-            standard error of its noise.
+        learned: For each latent's unconstrained coordinates the share of the prior's variance that
+            is gone; where it is small, the prior decides. Of a latent that records touch only in a
+            product with scales, the share is the product's.
+        clipped: Share of the records whose gradient was longer than the bound, by a noisy
+            histogram.
+        counted: Share of the records whose gradient was finite, by the same; the others count as
+            nothing. `dropped` has the standard error of its noise.
         ratio: Standard deviation of the releases' noise over that of sampling.
-        moved: Distance of the estimate from where the last gradients were taken, over its own spread.
+        moved: Distance of the estimate from where the last gradients were taken, over its own
+            spread.
         lack: By how many standard deviations the last gradients miss what the curvature says.
         plan: The plan of the fit.
         statement: The privacy statement.
@@ -179,12 +190,15 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model", pa
             kwargs: As there.
 
         Returns:
-            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has all noise in it.
+            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has
+            all noise in it.
 
         Raises:
             ValueError: As there.
         """
-        for_draws, for_outcomes = jax.random.split(random.check_key(random.key() if key is None else key))
+        for_draws, for_outcomes = jax.random.split(
+            random.check_key(random.key() if key is None else key)
+        )
         draws = self.posterior(for_draws, num_samples)
         return model_predictions(for_outcomes, model, draws, *args, site=site, **kwargs)
 
@@ -218,16 +232,18 @@ def refuse_many(latents: Latents) -> None:
 class DPNewton:
     """Fits a NumPyro model privately, without settings: draws of its posterior with all noise in them.
 
-    Guarantee: what `run` returns is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to be
-    its part of that before it runs.
+    Guarantee: what `run` returns is `plan.event()`, under the plan's relation, but for its `slack`.
+    Each release is proved to be its part of that before it runs.
 
-    For models with up to 512 global latents whose observations lie in a plate of the records' length. Discrete latents of a
-    record are summed out. Where the posterior has several modes, the fit finds the one near its start.
+    For models with up to 512 global latents whose observations lie in a plate of the records'
+    length. Discrete latents of a record are summed out. Where the posterior has several modes, the
+    fit finds the one near its start.
 
     Args:
         model: The model, with proper priors.
         plan: The plan.
-        init: Where the fit starts: values of some latents, as in the model; public. None: the prior's mean.
+        init: Where the fit starts: values of some latents, as in the model; public. None: the
+            prior's mean.
         placeholder: An artificial record, as for DPSVI.
         static_kwargs: Public keyword arguments of the model.
 
@@ -259,7 +275,9 @@ class DPNewton:
     ) -> None:
         refuse_others(model)
         if not isinstance(plan, ModelPlan):
-            raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
+            raise TypeError(
+                f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes."
+            )
         if init is not None and not isinstance(init, Mapping):
             raise TypeError(
                 f"init is a {type(init).__name__}: pass values of latents by their names, as {{'scale': 1.0}}; NumPyro's "
@@ -289,8 +307,10 @@ class DPNewton:
             args: The model's arguments: arrays hold records along their leading axis.
             progress_bar: Show progress after two seconds.
             ledger: The table's budget, debited before the first release.
-            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
-            person: Name of the column that identifies persons, if a record is all that one person has.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process
+                dies. Keep it secret.
+            person: Name of the column that identifies persons, if a record is all that one person
+                has.
             max_rows: With `person`, the largest number of rows of a person in a record.
             kwargs: As args.
 
@@ -301,7 +321,8 @@ class DPNewton:
             ValueError, TypeError: Wrong input, before anything is spent.
             SpentError: The ledger does not hold it.
             PrivacyError: A release could not be proved.
-            UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
+            UseWarning: A warning, where the noise hides the model; as an error it has the fit as
+                `partial_result`.
         """
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
@@ -311,9 +332,15 @@ class DPNewton:
             far = pulls_from_far(latents, start)
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
             options = str((person, max_rows, given))
-            saved.describe(plan=repr(self.plan), options=options, records=saved.digest(records.leaves))
+            saved.describe(
+                plan=repr(self.plan), options=options, records=saved.digest(records.leaves)
+            )
             fitted = getattr(self.model, "__name__", "A model")
-            told = {"num_touched": latents.num_touched, "num_latents": latents.size, "fitted": fitted}
+            told = {
+                "num_touched": latents.num_touched,
+                "num_latents": latents.size,
+                "fitted": fitted,
+            }
             act = saved.act(ledger, unit=Unit(person, max_rows), **told)
             with jax.enable_x64(True):
                 releases = _Releases(latents, records, self.plan, act, saved)
@@ -327,7 +354,11 @@ class DPNewton:
     def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
         """The model's latents, and where they start; no release, and all that is refused for the model or the records."""
         self.plan.check_size(records.size)
-        made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
+        made_of = {
+            "model": self.model,
+            "placeholder": self.placeholder,
+            "static": self.static_kwargs,
+        }
         latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
         refuse_many(latents)
         return latents, self._start(latents)
@@ -337,9 +368,14 @@ class DPNewton:
         mean = moments_of(latents).mean
         if not self.init:
             return mean
-        values = {name: np.asarray(value) for name, value in computed(Latents.values, latents, mean).items()}
+        values = {
+            name: np.asarray(value)
+            for name, value in computed(Latents.values, latents, mean).items()
+        }
         if unknown := [name for name in self.init if name not in values]:
-            raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
+            raise ValueError(
+                f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}."
+            )
         means = dict(values)
         for name, value in self.init.items():
             if np.shape(value) != values[name].shape:
@@ -348,10 +384,16 @@ class DPNewton:
                 )
             values[name] = np.asarray(value, values[name].dtype)
         with numpyro.validation_enabled(False):
-            start = np.asarray(latents.joined(latents.objective.points(jax.random.key(0), values)), np.float64)
+            start = np.asarray(
+                latents.joined(latents.objective.points(jax.random.key(0), values)), np.float64
+            )
         back = computed(Latents.values, latents, start)
         # From outside of a support, or its end, there is no way to unconstrained space and back.
-        bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
+        bad = [
+            name
+            for name in self.init
+            if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)
+        ]
         if bad or not np.isfinite(start).all():
             name = (bad or list(self.init))[0]
             mean = np.array2string(means[name], precision=2, separator=", ", threshold=20)
@@ -365,7 +407,9 @@ class DPNewton:
 class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
+    def __init__(
+        self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases
+    ) -> None:
         leaves = [np.asarray(leaf) for leaf in records.leaves]
         made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
         self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
@@ -428,9 +472,9 @@ class _Fit:
     def _map(self, stage: Stage) -> None:
         """A map by the curvature so far; or by the directions, where there is none or the noise hides it.
 
-        Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale. And where few records
-        have a part in one, as at a spline's end, no map makes all even: each lengthens those few gradients once more (Tyler,
-        Annals of Statistics 1987).
+        Directions alone are a poor map where one latent's gradients have longer tails, as those of
+        a scale. And where few records have a part in one, as at a spline's end, no map makes all
+        even: each lengthens those few gradients once more (Tyler, Annals of Statistics 1987).
         """
         values, vectors = np.linalg.eigh(self.improved)
         if stage.directions:
@@ -449,18 +493,22 @@ class _Fit:
         lengths = Lengths(np.array(raw), sigma)
         noise = self.plan.noise(sum(stage.gradients))
         edges = EDGES[1:]
-        loss = self.size * np.square(noise * edges) + BIAS**2 * np.array([lengths.lost(edge).square for edge in edges])
+        loss = self.size * np.square(noise * edges) + BIAS**2 * np.array(
+            [lengths.lost(edge).square for edge in edges]
+        )
         most_clipped = lengths.counts.cumsum() < lengths.counts.sum() / 2
         loss[most_clipped] = np.inf
         self.reach = edges[np.argmin(loss)]
-        # A matrix's noise grows with the square of its bound: a few long gradients would leave nothing of all others.
+        # A matrix's noise grows with the square of its bound: a few long gradients would leave
+        # nothing of all others.
         missed = np.array([self._missed(lengths.counts, edge) for edge in edges])
         matrix_noise = 2 * np.sqrt(self.size) * self.plan.noise(stage.moments) * np.square(edges)
         loss = np.square(matrix_noise) + np.square(MISSED * missed)
         loss[most_clipped] = np.inf
         self.short = min(self.reach, edges[np.argmin(loss)])
         if not stage.directions:
-            # By the map, sampling varies a sum by the root of the number of records. Beyond the tail nothing is expected.
+            # By the map, sampling varies a sum by the root of the number of records. Beyond the
+            # tail nothing is expected.
             records = self.plan.num_records
             free = FREE * np.sqrt(records) / noise
             last = 1 + int(np.max(np.nonzero(lengths.seen)[0], initial=0))
@@ -471,7 +519,9 @@ class _Fit:
         self.guessed = self.missed - self._missed(lengths.seen, self.short)
         self.lost = lengths.lost(self.reach)
         self.between = lengths.lost(self.reach / SHORTER).mean - self.lost.mean
-        self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1))
+        self.clipped = float(
+            np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1)
+        )
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _missed(self, counts: Vector, short: float) -> float:
@@ -482,7 +532,8 @@ class _Fit:
     def _measure(self, stage: Stage) -> None:
         """The gradients' second moment V, which is the curvature J where the model is right. The last stage measures both.
 
-        There half of their sum is known best, and half of their difference is what stands out of the noise.
+        There half of their sum is known best, and half of their difference is what stands out of
+        the noise.
         """
         raw, sigma = self._scaled("moments")
         if not stage.curvature:
@@ -494,7 +545,8 @@ class _Fit:
         apart = rebuilt((curvature - raw) / 2, lambda values: hard(values, sigma))
         least = LEAST * np.trace(middle) / self.size
         self.sampling, self.curvature = [
-            rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum())) for sign in (-1, 1)
+            rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum()))
+            for sign in (-1, 1)
         ]
         self.sampling = self.sampling + self.missed * np.eye(self.size)
 
@@ -514,7 +566,9 @@ class _Fit:
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
         back = np.linalg.inv(self.to)
-        prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
+        prior = NormalPrior(
+            back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to
+        )
         points = []
         values = []
         sigmas = []
@@ -539,13 +593,19 @@ class _Fit:
                 least = 0.02 * np.trace(self.curvature) / self.size
                 scale = 1.0
                 if stage.directions or self.size > MOST_CURVED:
-                    scale = scale_of(self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0)
+                    scale = scale_of(
+                        self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0
+                    )
                 self.improved = secant(scale * self.curvature, self.gradients, least)
-            guess, covariance, _ = settle(self.gradients, self.improved, self.improved, prior, theta, rounds=4)
+            guess, covariance, _ = settle(
+                self.gradients, self.improved, self.improved, prior, theta, rounds=4
+            )
             way = guess - theta
             length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
             farthest = float(np.max(np.abs(self.to @ way) / of_prior))
-            self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9)))
+            self.at = self.to @ (
+                theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9))
+            )
         self.theta = guess
         self.covariance = covariance
         self.normal_prior = prior
@@ -553,7 +613,8 @@ class _Fit:
     def _lean(self, expected: Vector) -> None:
         """Which share of what clipping takes away adds up, by direction, from one gradient with a smaller bound.
 
-        Before the release, any share in any direction is as likely; the prior's part in `expected` is small.
+        Before the release, any share in any direction is as likely; the prior's part in `expected`
+        is small.
         """
         reach = self.reach / SHORTER
         between = max(self.between, 1e-9)
@@ -573,8 +634,8 @@ class _Fit:
         latents = self.latents
         size = self.size
         back = np.linalg.inv(self.to)
-        # An error of the curvature acts as one of its entries, times how far the posterior reaches. Not of effects: a hierarchy's
-        # scale would fall to zero where noise is overstated.
+        # An error of the curvature acts as one of its entries, times how far the posterior reaches.
+        # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
         error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
         free = back[:, ~self.prior.ruled]
         among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
@@ -606,11 +667,15 @@ class _Fit:
         vectors = draw(latents, words, near @ linear, (near + near.T) / 2, precision, pull)
         values = of_each(Latents.values, latents, vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
-        moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
+        moved_by, lack = agreement(
+            self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))
+        )
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
         names = [
-            label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
+            label(name, place)
+            for name, part in latents.split(learned).items()
+            for place in np.ndindex(part.shape)
         ]
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
@@ -632,7 +697,10 @@ class _Fit:
             faint=self._faint(covariance),
         )
         return DPNewtonResult(
-            draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
+            draws={
+                name: np.asarray(values[name])
+                for name in latents.objective.structure.global_latents
+            },
             learned=latents.split(learned),
             clipped=self.clipped,
             counted=self.counted,
@@ -656,9 +724,12 @@ class _Fit:
         deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
         moves = self.to @ np.linalg.solve(self.improved, self.to.T)
         decided = decided_by(self.far, moves, deviations)
-        # The errors of all others add up in the residuals: a log scale is larger by half of their mean square.
+        # The errors of all others add up in the residuals: a log scale is larger by half of their
+        # mean square.
         blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
-        return np.array([decided & (self.unseen > UNSEEN_FAR), decided & (blur > BLURRED * deviations)])
+        return np.array(
+            [decided & (self.unseen > UNSEEN_FAR), decided & (blur > BLURRED * deviations)]
+        )
 
     def _faint(self, covariance: Matrix) -> Bool[np.ndarray, " touched"]:
         """`Signs.faint`; `covariance` is the posterior's."""

@@ -44,12 +44,13 @@ class PlannedRelease(NamedTuple):
 class SharedBudget(PlanOfRecords, ABC):
     """The plan of Gaussian releases that share one budget. Public.
 
-    A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in units of the bound on one
-    record, so that all are together one release with noise_multiplier.
+    A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in
+    units of the bound on one record, so that all are together one release with noise_multiplier.
 
     Attributes:
         num_records: Public number of records.
-        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases
+            together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
     """
@@ -71,7 +72,10 @@ class SharedBudget(PlanOfRecords, ABC):
     def event(self) -> DpEvent:
         """The event of the releases, under either relation."""
         return ComposedDpEvent(
-            [SelfComposedDpEvent(GAUSSIAN.event(release.noise), release.count) for release in self.releases]
+            [
+                SelfComposedDpEvent(GAUSSIAN.event(release.noise), release.count)
+                for release in self.releases
+            ]
         )
 
 
@@ -80,12 +84,15 @@ class NewtonPlan(SharedBudget):
     """The privacy plan of a private Newton fit of a regression. Public.
 
     Attributes:
-        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers, "classes" for one of 0 to num_classes - 1.
+        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers, "classes" for
+            one of 0 to num_classes - 1.
         num_features: Number of features, without the constant.
-        max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
+        max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need
+            not be independent.
         num_classes: Public number of classes; 2 in the other families.
         weighted: True if rows have survey weights.
-        drops: True if the mask leaves records of one row out; their number is then released with noise.
+        drops: True if the mask leaves records of one row out; their number is then released with
+            noise.
     """
 
     family: str
@@ -171,7 +178,11 @@ class NewtonPlan(SharedBudget):
     @property
     def gradient_share(self) -> float:
         """The share of all gradients together."""
-        others = HISTOGRAM * (self.family == COUNTS) + SIZES * bool(self.sizes) + RESIDUALS * self.measures_spread
+        others = (
+            HISTOGRAM * (self.family == COUNTS)
+            + SIZES * bool(self.sizes)
+            + RESIDUALS * self.measures_spread
+        )
         return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
 
     @property
@@ -185,9 +196,15 @@ class NewtonPlan(SharedBudget):
         found = [
             PlannedRelease("total", "squares", self.noise(SQUARES)),
             PlannedRelease("products", "directions", self.noise(DIRECTIONS)),
-            *(PlannedRelease("products", f"curvature of {self.family}", self.noise(share)) for share in CURVATURES),
+            *(
+                PlannedRelease("products", f"curvature of {self.family}", self.noise(share))
+                for share in CURVATURES
+            ),
             PlannedRelease(
-                "total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS
+                "total",
+                f"residual of {self.family}",
+                self.noise(self.gradient_share / NUM_GRADIENTS),
+                NUM_GRADIENTS,
             ),
         ]
         if self.family == COUNTS:
@@ -195,7 +212,9 @@ class NewtonPlan(SharedBudget):
         if self.sizes:
             found.append(PlannedRelease("total", self.sizes, self.noise(SIZES)))
         if self.measures_spread:
-            found.append(PlannedRelease("products", f"residual of {self.family}", self.noise(RESIDUALS)))
+            found.append(
+                PlannedRelease("products", f"residual of {self.family}", self.noise(RESIDUALS))
+            )
         return tuple(found)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
@@ -210,7 +229,9 @@ class NewtonPlan(SharedBudget):
         weight, intercept = PRIOR[self.family]
         weighted = self.weighted
         sized = bool(self.sizes)
-        numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
+        numbers = (
+            size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
+        )
         numbers += 4 if weighted else 2 * sized
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
         others = (

@@ -1,7 +1,8 @@
 """What results with a posterior have in common: intervals, draws for ArviZ, and the table that `print` shows.
 
-A posterior has a statement, and by the name of each latent its mean, its 90 % interval and the share learned. `OfCoefficients` is
-the normal posterior of a regression's coefficients, of which all of these and the draws follow.
+A posterior has a statement, and by the name of each latent its mean, its 90 % interval and the
+share learned. `OfCoefficients` is the normal posterior of a regression's coefficients, of which all
+of these and the draws follow.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Posterior(abc.ABC):
         rows = list(self._table())
         width = max(len(row[0]) for row in rows)
         lines = [f"{'':{width}}  {self._called:>10}  {'90 % interval':>24}  {'learned':>8}"]
-        lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
+        lines += [
+            f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}"
+            for name, mean, interval, learned in rows
+        ]
         return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
 
     def _table(self) -> Iterator[tuple[str, str, str, str]]:
@@ -156,7 +160,9 @@ class OfCoefficients(Posterior):
 
     @property
     def _shares(self) -> Named:
-        return {name: value[0] for name, value in self._named(np.asarray(self.learned)[None]).items()}
+        return {
+            name: value[0] for name, value in self._named(np.asarray(self.learned)[None]).items()
+        }
 
     @property
     def _num_classes(self) -> int:
@@ -177,24 +183,33 @@ class OfCoefficients(Posterior):
             key: Any JAX key.
             num_samples: Number of draws.
         """
-        return self._drawn(np.random.default_rng(words_of(key)), integer("num_samples", num_samples))
+        return self._drawn(
+            np.random.default_rng(words_of(key)), integer("num_samples", num_samples)
+        )
 
     def predict(
-        self, x: Any, *, key: PRNGKeyArray | None = None, num_samples: int = 1_000, family: str | None = None
+        self,
+        x: Any,
+        *,
+        key: PRNGKeyArray | None = None,
+        num_samples: int = 1_000,
+        family: str | None = None,
     ) -> Predictions:
         """Predict new rows. Costs nothing, and a row's predictions depend on that row alone.
 
         Args:
             x: Features of the new rows as in the fit, (..., feature); or `Records`, such as
-                `dp.tables.encode_features(new_table, schema)`, for means and outcomes in the unit of a table's target.
+                `dp.tables.encode_features(new_table, schema)`, for means and outcomes in the unit
+                of a table's target.
             key: Any JAX key, for the draws; None: a new one.
             num_samples: Number of draws.
-            family: For counts, "poisson" (None) or "negative_binomial", whose variance of outcomes is m + m^2 / `dispersion`.
+            family: For counts, "poisson" (None) or "negative_binomial", whose variance of outcomes
+                is m + m^2 / `dispersion`.
 
         Returns:
-            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has all noise in it; `estimate`
-            is of the coefficients to predict with, which are shrunk where the noise hides them. A row with a missing feature has
-            NaN.
+            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has
+            all noise in it; `estimate` is of the coefficients to predict with, which are shrunk
+            where the noise hides them. A row with a missing feature has NaN.
 
         Raises:
             ValueError: Other features than in the fit, or no such family of the fit.
@@ -215,11 +230,17 @@ class OfCoefficients(Posterior):
         found = best, likelihood.mean(line), likelihood.draw(rng, line, also)
         if missing.any():
             found = tuple(np.asarray(part, np.float64) for part in found)
-            for part, places in zip(found, (missing, np.s_[:, missing], np.s_[:, missing]), strict=True):
+            for part, places in zip(
+                found, (missing, np.s_[:, missing], np.s_[:, missing]), strict=True
+            ):
                 part[places] = np.nan
-        return Predictions(*(found if (scale, centre) == (1.0, 0.0) else (part * scale + centre for part in found)))
+        return Predictions(
+            *(found if (scale, centre) == (1.0, 0.0) else (part * scale + centre for part in found))
+        )
 
-    def log_density(self, x: Any, y: Any = None, *, family: str | None = None) -> Float[np.ndarray, " row"]:
+    def log_density(
+        self, x: Any, y: Any = None, *, family: str | None = None
+    ) -> Float[np.ndarray, " row"]:
         """The log of the mean density, over the coefficients to predict with, of each row's known target. Not private.
 
         Args:
@@ -233,7 +254,9 @@ class OfCoefficients(Posterior):
         rows = self._features(x)
         target = np.asarray(getattr(x, "y", None) if y is None else y, np.float64)
         if target.shape != rows.shape[:-1]:
-            raise ValueError(f"y has the shape {target.shape}: pass one target for each row of x, {rows.shape[:-1]}.")
+            raise ValueError(
+                f"y has the shape {target.shape}: pass one target for each row of x, {rows.shape[:-1]}."
+            )
         likelihood = likelihood_of(self.family_of(family))
         drawn = self.to_predict
         also = self._second(family)
@@ -261,7 +284,9 @@ class OfCoefficients(Posterior):
         line = np.tensordot(weights, rows, axes=(1, -1))
         if intercept.ndim > 1:  # classes behind the draws
             line = np.moveaxis(line, 1, -1)
-        return line + intercept.reshape(len(intercept), *[1] * (rows.ndim - 1), *intercept.shape[1:])
+        return line + intercept.reshape(
+            len(intercept), *[1] * (rows.ndim - 1), *intercept.shape[1:]
+        )
 
     @abc.abstractmethod
     def family_of(self, family: str | None) -> str:

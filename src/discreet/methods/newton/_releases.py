@@ -1,10 +1,12 @@
 """The programs that touch records in a private Newton fit: blocks of norm at most 1, summed exactly, with noise.
 
-A record is a person with up to m rows, often one. A block, (row, latent), is a function of one record and of public arguments,
-and its entries together have a Euclidean norm of at most 1. `products` releases the sum over records of B^T B, which one record
-changes by at most 1 in Frobenius norm, and `total` that of all rows of the blocks. The bounds hold for every record, map and
-point: row j has x_j with a leading 1, z_j = x_j @ to, and the record's weight w = min(1, h / sqrt(sum |z_j|^2)) has
-w sqrt(sum |z_j|^2) <= h. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) h. No weight with this bound is larger anywhere.
+A record is a person with up to m rows, often one. A block, (row, latent), is a function of one
+record and of public arguments, and its entries together have a Euclidean norm of at most 1.
+`products` releases the sum over records of B^T B, which one record changes by at most 1 in
+Frobenius norm, and `total` that of all rows of the blocks. The bounds hold for every record, map
+and point: row j has x_j with a leading 1, z_j = x_j @ to, and the record's weight w = min(1, h /
+sqrt(sum |z_j|^2)) has w sqrt(sum |z_j|^2) <= h. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m)
+h. No weight with this bound is larger anywhere.
 
 | kind | block | its norm |
 |---|---|---|
@@ -17,17 +19,21 @@ w sqrt(sum |z_j|^2) <= h. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) h. N
 | curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j / h | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
 | residual | sum (r_j / R) w z_j / (h sqrt m) | at most 1, since r_j is cut at R h sqrt(m) / (w sum abs z), at least R |
 
-Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
-v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
+Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that
+sum to zero (`plane`); v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of
+e_y - p is at most R = sqrt 2.
 
 With survey weights, 0 <= s_j <= 1, a row counts s_j times in each sum but that of sizes.
 
-A row that a person does not have is zero, its leading 1 too. `query` makes the sums exact and adds the noise.
+A row that a person does not have is zero, its leading 1 too. `query` makes the sums exact and adds
+the noise.
 
-*What does not change is computed once.* All releases after the map is known need z_j and nothing else of the features: so a
-record's rows are kept as integers of 16 bits in the direction of z, and a length (`Mapped`). A gradient is the sum of these
-integers times a weight, which `mechanisms.sum_weighted` cuts, rounds and adds up exactly. The program that is proved maps the
-rows itself; that of a large table does so once for all of its releases (`map_table`), by the same function.
+*What does not change is computed once.* All releases after the map is known need z_j and nothing
+else of the features: so a record's rows are kept as integers of 16 bits in the direction of z, and
+a length (`Mapped`). A gradient is the sum of these integers times a weight, which
+`mechanisms.sum_weighted` cuts, rounds and adds up exactly. The program that is proved maps the rows
+itself; that of a large table does so once for all of its releases (`map_table`), by the same
+function.
 """
 
 from __future__ import annotations
@@ -81,11 +87,13 @@ UNIT = 2.0**15 - 1
 class Mapped(NamedTuple):
     """The rows of records, mapped: z = units * length / UNIT. What is computed once for a map, and kept for all its releases.
 
-    Sixteen bits move a row by less than 2^-14 of the record's length in a direction. Predictors are of the same rows, so a fit
-    is one of a table whose features are rounded so.
+    Sixteen bits move a row by less than 2^-14 of the record's length in a direction. Predictors are
+    of the same rows, so a fit is one of a table whose features are rounded so.
     """
 
-    units: Int[Array, "record row latent"]  # all of a record's have together the length `UNIT` at most
+    units: Int[
+        Array, "record row latent"
+    ]  # all of a record's have together the length `UNIT` at most
     length: Float[Array, " record"]  # NaN where it is not finite: then nothing of the record counts
     y: Float[Array, "record row"]
     survey: Float[Array, "record row"]
@@ -170,7 +178,9 @@ def _of_counts(rows: Mapped, public: Public) -> tuple[Array, Array]:
     """The cut of a record is R h sqrt(m) / (w sum |z|), at least R; its shift is that of the largest of RATIOS below it."""
     predictor = _predictor(rows, public)
     lengths = jnp.sqrt(jnp.sum(jnp.square(rows.units.astype(jnp.float64)), axis=2))
-    ratio = math.sqrt(predictor.shape[1]) / (_shares(rows, public) * jnp.sum(lengths, axis=1, keepdims=True))
+    ratio = math.sqrt(predictor.shape[1]) / (
+        _shares(rows, public) * jnp.sum(lengths, axis=1, keepdims=True)
+    )
     cut = public.cut * jnp.minimum(ratio, RATIOS[-1])
     mean = jnp.exp(jnp.clip(predictor, -_FARTHEST, _FARTHEST))
     between = _tents(predictor, LOG_MEANS)
@@ -210,7 +220,9 @@ def _of_classes(rows: Mapped, public: Public) -> tuple[Array, np.ndarray]:
 
 def _curvature_of_classes(rows: Mapped, public: Public) -> Array:
     chances, basis = _of_classes(rows, public)
-    parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (basis - (chances @ basis)[:, :, None])
+    parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (
+        basis - (chances @ basis)[:, :, None]
+    )
     scaled = rows.units * (_shares(rows, public) * jnp.sqrt(rows.survey))[..., None]
     found = parts[..., None] * scaled[:, :, None, None]
     return found.reshape(len(found), -1, basis.shape[1] * scaled.shape[2])
@@ -251,22 +263,28 @@ OF_MAPPED: dict[str, Callable[[Mapped, Public], Float[Array, "record block laten
 }
 
 Table = Sequence[Array]
-"""Features, (record, row, feature); targets, which rows there are and, if there are any, survey weights, each (record, row); and
-which records there are."""
+"""Features, (record, row, feature); targets, which rows there are and, if there are any, survey
+weights, each (record, row); and which records there are."""
 
 
 def _rows(x: Array, y: Array, present: Array, survey: Array | None = None) -> Rows:
     own = present.astype(jnp.float64)
     known = jnp.where(present[..., None], x, 0).astype(jnp.float64)
     target = jnp.where(present, y, 0).astype(jnp.float64)
-    weights = own if survey is None else jnp.where(present, jnp.clip(survey, 0, 1), 0).astype(jnp.float64)
+    weights = (
+        own if survey is None else jnp.where(present, jnp.clip(survey, 0, 1), 0).astype(jnp.float64)
+    )
     rows = Rows(jnp.concatenate([own[..., None], known], axis=-1), target, own, weights)
     return rows if y.ndim == 2 else jax.tree.map(lambda value: value[:, None], rows)
 
 
 def blocks_of(name: str, rows: Rows, public: Public) -> Float[Array, "record block latent"]:
     """The blocks of records, not yet on a grid."""
-    return OF_ROWS[name](rows, public) if name in OF_ROWS else OF_MAPPED[name](mapped(rows, public.to), public)
+    return (
+        OF_ROWS[name](rows, public)
+        if name in OF_ROWS
+        else OF_MAPPED[name](mapped(rows, public.to), public)
+    )
 
 
 def _gridded(found: Array, mask: Array, grid: float) -> Array:
@@ -294,12 +312,18 @@ def _added(kind: str, name: str, rows: Rows | Mapped, mask: Array, public: Publi
     """What the records of a turn add to a sum."""
     if isinstance(rows, Mapped) and kind == "total":
         return sum_weighted(rows.units, PULLS[name](rows, public), mask).reshape(-1)
-    found = OF_MAPPED[name](rows, public) if isinstance(rows, Mapped) else OF_ROWS[name](rows, public)
+    found = (
+        OF_MAPPED[name](rows, public) if isinstance(rows, Mapped) else OF_ROWS[name](rows, public)
+    )
     blocks = _gridded(found, mask, GRID_OF_PRODUCTS if kind == "products" else GRID_OF_SUMS)
     if kind == "total":
         return jnp.sum(blocks[:, 0], axis=0)
     # Of one block each, XLA multiplies matrices in half of the time.
-    return blocks[:, 0].T @ blocks[:, 0] if blocks.shape[1] == 1 else jnp.einsum("pri,prj->ij", blocks, blocks)
+    return (
+        blocks[:, 0].T @ blocks[:, 0]
+        if blocks.shape[1] == 1
+        else jnp.einsum("pri,prj->ij", blocks, blocks)
+    )
 
 
 def sum_of(kind: str, name: str, table: Table, public: Public) -> Array:
@@ -309,7 +333,9 @@ def sum_of(kind: str, name: str, table: Table, public: Public) -> Array:
 
     def add(*turn: Array) -> Array:
         rows = _rows(*turn[:-1])
-        return _added(kind, name, rows if name in OF_ROWS else mapped(rows, public.to), turn[-1], public)
+        return _added(
+            kind, name, rows if name in OF_ROWS else mapped(rows, public.to), turn[-1], public
+        )
 
     return summed(add, _turns(table))
 
@@ -356,7 +382,9 @@ class RegressionSums(Sums):
     def size(self) -> int:
         """As there."""
         latents = self._wide * math.prod(self.outputs)
-        return max(latents**2 if kind == "products" else max(latents, NUM_BINS) for kind, _ in self.sums)
+        return max(
+            latents**2 if kind == "products" else max(latents, NUM_BINS) for kind, _ in self.sums
+        )
 
     @property
     def nowhere(self) -> Public:
@@ -370,7 +398,9 @@ class RegressionSums(Sums):
             found = sum_of(*sum, table, public).reshape(-1)
             return jnp.pad(found, (0, self.size - found.size))
 
-        return jax.lax.switch(which, [functools.partial(padded, sum) for sum in self.sums], tuple(arrays), public)
+        return jax.lax.switch(
+            which, [functools.partial(padded, sum) for sum in self.sums], tuple(arrays), public
+        )
 
     def is_prepared(self, which: int) -> bool:
         """As there."""
@@ -394,7 +424,9 @@ class RegressionSums(Sums):
 
         own = [place for place in range(len(self.sums)) if self.is_prepared(place)]
         chosen = jnp.searchsorted(np.array(own), which)
-        return jax.lax.switch(chosen, [functools.partial(padded, self.sums[x]) for x in own], tuple(arrays), public)
+        return jax.lax.switch(
+            chosen, [functools.partial(padded, self.sums[x]) for x in own], tuple(arrays), public
+        )
 
     def filled(self, public: Public) -> Public:
         """As there."""
@@ -436,6 +468,8 @@ def program_of(sum: Sum, noise: float, turns: int, made_for: RegressionSums) -> 
         PrivacyError: There is no proof.
     """
     if made_for.size > LARGEST_SHARED:
-        alike = tuple(other for other in made_for.sums if (other[0] == "products") == (sum[0] == "products"))
+        alike = tuple(
+            other for other in made_for.sums if (other[0] == "products") == (sum[0] == "products")
+        )
         made_for = dataclasses.replace(made_for, sums=alike)
     return proved(made_for, made_for.sums.index(sum), noise, turns)

@@ -1,12 +1,14 @@
 """Draws from a prior times a normal likelihood, by generalised elliptical slice sampling. No record is seen here.
 
-The posterior of a model's latents is prior(u) exp(pull @ u - u @ precision @ u / 2), all of it public. Each chain moves along an
-ellipse through its state and a draw from a Student t that resembles the posterior (Nishihara, Murray and Adams, JMLR 2014): no
-gradient, no step size, no rejection. While the chains warm up, the t is fitted to where they are; then it stands still, so that
-the last sweeps leave the posterior as it is.
+The posterior of a model's latents is prior(u) exp(pull @ u - u @ precision @ u / 2), all of it
+public. Each chain moves along an ellipse through its state and a draw from a Student t that
+resembles the posterior (Nishihara, Murray and Adams, JMLR 2014): no gradient, no step size, no
+rejection. While the chains warm up, the t is fitted to where they are; then it stands still, so
+that the last sweeps leave the posterior as it is.
 
-Where the scale of a latent's prior is a latent, sweeps alternate between the vector and standard latents (as Yu and Meng, JCGS
-2011, interweave): where records say much, an effect hardly depends on its scale; where they say little, a standard effect does.
+Where the scale of a latent's prior is a latent, sweeps alternate between the vector and standard
+latents (as Yu and Meng, JCGS 2011, interweave): where records say much, an effect hardly depends on
+its scale; where they say little, a standard effect does.
 """
 
 from __future__ import annotations
@@ -43,12 +45,16 @@ def of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any
 
 
 @functools.partial(run_once, static_argnums=(0, 1))
-def _log_density(latents: Latents, apart: bool, precision: Array, pull: Array, vectors: Array) -> Array:
+def _log_density(
+    latents: Latents, apart: bool, precision: Array, pull: Array, vectors: Array
+) -> Array:
     volume: Any = 0.0
     if apart:
         vectors, volume = jax.vmap(functools.partial(Latents.together, latents))(vectors)
     with jax.enable_x64(latents.wide):
-        prior = jax.vmap(latents.log_prior)(vectors.astype(np.float64 if latents.wide else np.float32))
+        prior = jax.vmap(latents.log_prior)(
+            vectors.astype(np.float64 if latents.wide else np.float32)
+        )
     own = vectors[:, : len(pull)]
     likelihood = own @ pull - jnp.sum((own @ precision) * own, axis=1) / 2
     return prior.astype(np.float64) + likelihood + volume
@@ -65,7 +71,9 @@ class _Target(NamedTuple):
     def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
         """The logarithm of the density of each vector, but for a constant."""
         with jax.enable_x64(True):
-            return np.asarray(_log_density(self.latents, self.apart, self.precision, self.pull, vectors))
+            return np.asarray(
+                _log_density(self.latents, self.apart, self.precision, self.pull, vectors)
+            )
 
     def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
         """The vectors of the target's own ones, and the logarithms of the volumes."""
@@ -83,14 +91,18 @@ class _Target(NamedTuple):
             return np.asarray(of_each(Latents.apart, self.latents, vectors))
 
 
-def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:
+def _sweeps(
+    target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator
+) -> Chains:
     """Some sweeps of all chains. Compiled is the prior alone, which XLA does in a tenth of the time of a whole sweep."""
     count, size = states.shape
 
     def log_ratio(white: Chains) -> np.ndarray:
         """Log posterior less the log density of the t, at whitened states."""
         lengths = np.sum(np.square(white), axis=1)
-        found = target.log_density(centre + white @ root.T) + (DEGREES + size) / 2 * np.log1p(lengths / DEGREES)
+        found = target.log_density(centre + white @ root.T) + (DEGREES + size) / 2 * np.log1p(
+            lengths / DEGREES
+        )
         return np.where(np.isnan(found), -np.inf, found)
 
     white = solve_triangular(root, (states - centre).T, lower=True).T
@@ -98,7 +110,8 @@ def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: 
     left = np.full(count, SWEEPS)
     way = np.empty_like(white)
     level, low, high = np.empty((3, count))
-    # No chain waits for another before its last sweep: the slowest of all takes three times as long as most.
+    # No chain waits for another before its last sweep: the slowest of all takes three times as long
+    # as most.
     begins = np.full(count, True)
     while left.any():
         new = int(begins.sum())
@@ -109,7 +122,8 @@ def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: 
         level[begins] = height[begins] + np.log(rng.random(new))
         high[begins] = 2 * np.pi * rng.random(new)
         low[begins] = high[begins] - 2 * np.pi
-        # The next place on the ellipse, between angles that shrink towards the state's own, which is 0.
+        # The next place on the ellipse, between angles that shrink towards the state's own, which
+        # is 0.
         angle = low + (high - low) * rng.random(count)
         place = white * np.cos(angle)[:, None] + way * np.sin(angle)[:, None]
         there = log_ratio(place)

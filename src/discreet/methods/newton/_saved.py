@@ -1,16 +1,19 @@
 """The releases of a private Newton fit, kept as they are made, so that a fit that dies goes on from them.
 
-What happens between two releases follows from earlier releases and public numbers, and is quickly computed again. So the file
-has the releases alone: a fit that goes on runs from its start, takes from the file what is there, and makes the rest. It comes
-to the same bits, since a release is computed by the same program from the same table with the same noise.
+What happens between two releases follows from earlier releases and public numbers, and is quickly
+computed again. So the file has the releases alone: a fit that goes on runs from its start, takes
+from the file what is there, and makes the rest. It comes to the same bits, since a release is
+computed by the same program from the same table with the same noise.
 
-One release may be drawn twice: if the process died after it was drawn and before it was written. For the same public numbers
-the second one is the first one, to the bit, and shows nothing new. But public numbers come from linear algebra in floating
-point, whose last bits may follow the number of threads; and rows are rounded to a grid, so that a last bit may move a single
-row by a step. With the same noise, two releases at such numbers would show by their difference what one row did. The first one
-was never written, so it has been seen by nobody, unless the folder was copied and the fit went on from both copies. Therefore
-the noise of a secret key follows the public numbers, too (`random.key_for`): there is nothing to subtract. But from a last bit
-on that differs, two copies make releases of their own, which were paid for once: never continue a fit from two copies.
+One release may be drawn twice: if the process died after it was drawn and before it was written.
+For the same public numbers the second one is the first one, to the bit, and shows nothing new. But
+public numbers come from linear algebra in floating point, whose last bits may follow the number of
+threads; and rows are rounded to a grid, so that a last bit may move a single row by a step. With
+the same noise, two releases at such numbers would show by their difference what one row did. The
+first one was never written, so it has been seen by nobody, unless the folder was copied and the fit
+went on from both copies. Therefore the noise of a secret key follows the public numbers, too
+(`random.key_for`): there is nothing to subtract. But from a last bit on that differs, two copies
+make releases of their own, which were paid for once: never continue a fit from two copies.
 """
 
 from __future__ import annotations
@@ -38,14 +41,17 @@ _key_for = run_once(random.key_for)
 
 def words_of(key: PRNGKeyArray) -> np.ndarray:
     """A seed for NumPy's generator, for what is drawn from releases: nothing else follows from these words."""
-    return np.asarray(jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR)))
+    return np.asarray(
+        jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR))
+    )
 
 
 class SavedReleases(SavedFit):
     """A folder from which a private Newton fit continues after a crash; without a folder, releases are made and not kept.
 
-    Guarantee: a release is on the disk before anything follows from it. A continued fit that comes to the same public numbers
-    makes the same releases, to the bit; for other numbers it draws independent noise.
+    Guarantee: a release is on the disk before anything follows from it. A continued fit that comes
+    to the same public numbers makes the same releases, to the bit; for other numbers it draws
+    independent noise.
 
     Args:
         folder: As in `SavedFit`.
@@ -53,7 +59,9 @@ class SavedReleases(SavedFit):
         plan: The plan.
     """
 
-    def __init__(self, folder: Path | str | None, key: PRNGKeyArray, plan: NewtonPlan | ModelPlan) -> None:
+    def __init__(
+        self, folder: Path | str | None, key: PRNGKeyArray, plan: NewtonPlan | ModelPlan
+    ) -> None:
         super().__init__(folder, key, purpose=random.Purpose.NEWTON)
         # A folder of another method has none, and is refused by `describe`.
         found = self._found or {}
@@ -72,7 +80,14 @@ class SavedReleases(SavedFit):
             told: As in `Act.on`.
         """
         statement = self._plan.state(reproducible=self.reproducible, **told)
-        return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
+        return Act(
+            self._plan,
+            self._noise,
+            statement,
+            ledger=ledger,
+            run_id=self.run_id,
+            again=self.goes_on,
+        )
 
     def programs(
         self,
@@ -140,7 +155,8 @@ class SavedReleases(SavedFit):
         self._next += 1
         if number < len(self._made):
             return self._made[number]
-        # In one layout, whether it was just made or comes from the file: linear algebra might round otherwise.
+        # In one layout, whether it was just made or comes from the file: linear algebra might round
+        # otherwise.
         found = np.ascontiguousarray(program(self._key(number, public), public, parts))
         if self.run_id:
             self._made.append(found)
@@ -150,7 +166,9 @@ class SavedReleases(SavedFit):
     def _key(self, number: int, public: Any) -> PRNGKeyArray:
         assert self._noise is not None
         key = jax.random.fold_in(self._noise, jax.device_put(np.uint32(number)))
-        return _key_for(key, [np.float64(x) for x in jax.tree.leaves(public)]) if self.run_id else key
+        return (
+            _key_for(key, [np.float64(x) for x in jax.tree.leaves(public)]) if self.run_id else key
+        )
 
     def _write(self) -> None:
         finished = len(self._made) == self._plan.num_releases

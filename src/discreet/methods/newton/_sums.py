@@ -1,13 +1,15 @@
 """Exact sums (`query`) over a table in parts, and their releases with noise, by programs that are proved and compiled once.
 
-A small table is one part, and one program, compiled in a hurry, sums and adds the noise. Of a larger one each part is summed by
-a program without noise, on any device, by any process, in memory or while it is read; the sums are added, exactly, and go as
-`before` into the same release, whose own part is empty. Both programs have one text (`Sums.of`), and the proof of the release
-holds for each record: for the part that it is in, the sum of the other parts is a constant. The program of a release is then
-that of every large table, whatever its number of records.
+A small table is one part, and one program, compiled in a hurry, sums and adds the noise. Of a
+larger one each part is summed by a program without noise, on any device, by any process, in memory
+or while it is read; the sums are added, exactly, and go as `before` into the same release, whose
+own part is empty. Both programs have one text (`Sums.of`), and the proof of the release holds for
+each record: for the part that it is in, the sum of the other parts is a constant. The program of a
+release is then that of every large table, whatever its number of records.
 
-Many releases may begin alike, as all gradients do with the map of the features. What they have in common is then computed once
-(`Sums.prepare`) and kept in place of the table, by the same text as in the program that is proved.
+Many releases may begin alike, as all gradients do with the map of the features. What they have in
+common is then computed once (`Sums.prepare`) and kept in place of the table, by the same text as in
+the program that is proved.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _MOST_BYTES = 2**26  # of a part
 _MOST_KEPT = 2**32  # bytes of prepared parts; beyond it they are prepared again for each release
 LARGEST_SHARED = 2**16  # numbers of a release
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
-_ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is proved again for each, and not traced again
+_ANY = Given(
+    np.float64(1.0)
+)  # noise: a program that is proved for one is proved again for each, and not traced again
 
 
 def rounded_up(size: int, digits: int = 3) -> int:
@@ -66,9 +70,11 @@ class Parts:
 
     Args:
         arrays: The records' arrays.
-        layout: What they are converted to, and the last axes filled up to; None: they stay as they are.
+        layout: What they are converted to, and the last axes filled up to; None: they stay as they
+            are.
         apart: Sum them by a program of their own.
-        again: Lay parts out again for each sum, as if all were in files: only what is prepared is kept.
+        again: Lay parts out again for each sum, as if all were in files: only what is prepared is
+            kept.
 
     Attributes:
         layout: As above.
@@ -78,7 +84,12 @@ class Parts:
     """
 
     def __init__(
-        self, arrays: Sequence[Any], layout: RowShapes | None = None, *, apart: bool = False, again: bool = False
+        self,
+        arrays: Sequence[Any],
+        layout: RowShapes | None = None,
+        *,
+        apart: bool = False,
+        again: bool = False,
     ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
@@ -128,7 +139,9 @@ class Parts:
             self._kept[number] = found
         return found
 
-    def prepared(self, made_with: bytes, prepare: Callable[[list[Array]], list[Array]]) -> Callable[[int], list[Array]]:
+    def prepared(
+        self, made_with: bytes, prepare: Callable[[list[Array]], list[Array]]
+    ) -> Callable[[int], list[Array]]:
         """From a part's number to what `prepare` makes of its arrays, which is kept until something else is made.
 
         Args:
@@ -176,7 +189,11 @@ class Parts:
             return np.asarray(add(number))
 
         total = np.zeros(size)
-        own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        own_cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         with Threads(own_cores if jax.default_backend() == "cpu" else 2) as threads:
             for found in threads.map(one, range(self.count)):
                 total += found
@@ -186,8 +203,8 @@ class Parts:
 class Threads(ThreadPoolExecutor):
     """A pool in the caller's settings of JAX, which are a thread's own, and in 64 bits.
 
-    After an error, as Ctrl-C, tasks that wait are dropped. Where none may start any more, the caller does them: a thread may live
-    longer than the program's main thread, which ends all pools.
+    After an error, as Ctrl-C, tasks that wait are dropped. Where none may start any more, the
+    caller does them: a thread may live longer than the program's main thread, which ends all pools.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -242,7 +259,9 @@ class Sums(ABC):
     def nowhere(self) -> Any:
         """Arrays of what rows are computed with, of the shapes that the program takes."""
 
-    def __call__(self, noise: Any, which: Any, public: Any, before: Array, *arrays: Array) -> tuple[Any, Array]:
+    def __call__(
+        self, noise: Any, which: Any, public: Any, before: Array, *arrays: Array
+    ) -> tuple[Any, Array]:
         """The noise that a release is given, and the exact sum over all parts, of those `before` and of this one."""
         return noise, before + self.of(which, public, arrays)
 
@@ -265,7 +284,9 @@ class Sums(ABC):
         del made_with
         return list(arrays)
 
-    def of_prepared(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
+    def of_prepared(
+        self, which: Any, public: Any, arrays: Sequence[Array]
+    ) -> Float[Array, " size"]:
         """The sum with this number, to the bit, over what `prepare` made of a part."""
         return self.of(which, public, arrays)
 
@@ -294,7 +315,9 @@ def _shapes(sums: Sums, turns: int) -> list[jax.ShapeDtypeStruct]:
 
 def _computed_with(sums: Sums) -> tuple[Any, Any]:
     """Shapes of the number of a sum and of what its rows are computed with."""
-    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
+    public = jax.tree.map(
+        lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere
+    )
     return jax.ShapeDtypeStruct((), np.int32), public
 
 
@@ -320,14 +343,18 @@ class _GivenNoise:
 def _adder(sums: Sums, turns: int) -> Runner:
     """The program that sums a part."""
     return runner_of(
-        lambda which, public, *arrays: sums.of(which, public, arrays), *_computed_with(sums), *_shapes(sums, turns)
+        lambda which, public, *arrays: sums.of(which, public, arrays),
+        *_computed_with(sums),
+        *_shapes(sums, turns),
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _preparer(sums: Sums, turns: int) -> Runner:
     """The program that prepares a part."""
-    return runner_of(lambda made_with, *arrays: sums.prepare(made_with, arrays), *_to_prepare(sums, turns))
+    return runner_of(
+        lambda made_with, *arrays: sums.prepare(made_with, arrays), *_to_prepare(sums, turns)
+    )
 
 
 def _to_prepare(sums: Sums, turns: int) -> list[jax.ShapeDtypeStruct]:
@@ -342,7 +369,9 @@ def _adder_of_prepared(sums: Sums, turns: int) -> Runner:
     made_with, *arrays = _to_prepare(sums, turns)
     made = jax.eval_shape(sums.prepare, made_with, arrays)
     return runner_of(
-        lambda which, public, *arrays: sums.of_prepared(which, public, arrays), *_computed_with(sums), *made
+        lambda which, public, *arrays: sums.of_prepared(which, public, arrays),
+        *_computed_with(sums),
+        *made,
     )
 
 
@@ -350,8 +379,8 @@ def _adder_of_prepared(sums: Sums, turns: int) -> Runner:
 class Program:
     """A release of one sum with some noise, proved for tables of one layout.
 
-    Noise takes longer to compile than sums. So all sums share a program, and the noise on what a smaller one is filled up with
-    is dropped.
+    Noise takes longer to compile than sums. So all sums share a program, and the noise on what a
+    smaller one is filled up with is dropped.
 
     Attributes:
         sums: The sums that the program can release.
@@ -365,7 +394,9 @@ class Program:
     noise: float
     certificate: Certificate
 
-    def _arguments(self, key: PRNGKeyArray, public: Any, before: np.ndarray, parts: Parts) -> tuple[Any, ...]:
+    def _arguments(
+        self, key: PRNGKeyArray, public: Any, before: np.ndarray, parts: Parts
+    ) -> tuple[Any, ...]:
         return key, np.float64(self.noise), np.int32(self.which), public, before, *parts.last
 
     def _add(self, public: Any, parts: Parts) -> Callable[[int], Array]:
@@ -381,7 +412,9 @@ class Program:
         if prepared:
             made_with = self.sums.prepared_with(public)
             preparer = _preparer(self.sums, parts.turns)
-            part = parts.prepared(made_with.tobytes(), lambda arrays: run(preparer, [made_with, *arrays]))
+            part = parts.prepared(
+                made_with.tobytes(), lambda arrays: run(preparer, [made_with, *arrays])
+            )
         return lambda number: run(adder, [*with_public, *part(number)])[0]
 
     def compile(self, key: PRNGKeyArray, public: Any, parts: Parts) -> None:
@@ -400,7 +433,9 @@ class Program:
         before = np.zeros(self.sums.size)
         if parts.apart:
             before = parts.summed(self._add(public, parts), self.sums.size)
-        found = np.asarray(self.certificate(*self._arguments(key, public, before, parts)), np.float64)
+        found = np.asarray(
+            self.certificate(*self._arguments(key, public, before, parts)), np.float64
+        )
         if not np.isfinite(found).all():
             raise FloatingPointError("a release is not finite")
         return self.sums.cut(self.which, found, own)
@@ -421,10 +456,14 @@ def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
     """
     # Compiled once for all sums, and for all noises up to `most`.
     most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
-    query = Query(sums, _GivenNoise(most), sums.relation, records=tuple(range(5, 6 + len(sums.layout))))
+    query = Query(
+        sums, _GivenNoise(most), sums.relation, records=tuple(range(5, 6 + len(sums.layout)))
+    )
     key = random.key(0 if sums.reproducible else None)
     before = jax.ShapeDtypeStruct((sums.size,), np.float64)
     arguments = *_computed_with(sums), before, *_shapes(sums, turns)
-    found = query.certificate(key, _ANY, *arguments).given(key, Given(np.float64(noise)), *arguments)
+    found = query.certificate(key, _ANY, *arguments).given(
+        key, Given(np.float64(noise)), *arguments
+    )
     found.check(GAUSSIAN.event(noise))
     return Program(sums, which, noise, found.repeating(quickly=sums.size <= _FEW))

@@ -29,7 +29,8 @@ class Signs:
 
     Attributes:
         ratio: Standard deviation of the releases' noise over that of sampling.
-        moved: Distance of the estimate from where the last gradients were taken, over its own spread.
+        moved: Distance of the estimate from where the last gradients were taken, over its own
+            spread.
         lack: By how many standard deviations the last gradients miss what the curvature says.
         fits: The least curvature over the gradients' second moment.
         clipped: Share of the records whose gradient was clipped.
@@ -37,7 +38,8 @@ class Signs:
         missing: Share of the records without a finite gradient.
         names: Of the latents' coordinates; first of those that records touch.
         learned: For each coordinate the share of the prior's variance that is gone.
-        moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.
+        moved_most: Coordinates whose variance is mostly that of long gradients, of those that
+            records touch.
         far_out: Coordinates that records far out decide, of the same.
         blurred: Those of scales, which the errors of all others make larger.
         faint: Coordinates in whose variance such directions prevail as records say little about.
@@ -71,7 +73,10 @@ def verdict(signs: Signs) -> tuple[str, str]:
         f"{100 * signs.missing:.0f} % of the records count as nothing: the model has no finite value there, as where a cell is "
         "missing. The fit is that of the others"
     )
-    return NOT_USABLE if use == NOT_USABLE else PREDICTION, f"{others}. {reason[0].upper()}{reason[1:]}"
+    return (
+        NOT_USABLE if use == NOT_USABLE else PREDICTION,
+        f"{others}. {reason[0].upper()}{reason[1:]}",
+    )
 
 
 def _of_all(signs: Signs) -> tuple[str, str]:
@@ -94,17 +99,28 @@ def _of_all(signs: Signs) -> tuple[str, str]:
             "a start far away, do that: give init a better one"
         )
     if signs.clipped > CUT:
-        return PREDICTION, f"{100 * signs.clipped:.0f} % of the gradients were clipped, so intervals may miss"
+        return (
+            PREDICTION,
+            f"{100 * signs.clipped:.0f} % of the gradients were clipped, so intervals may miss",
+        )
     if signs.unseen > UNSEEN:
         return PREDICTION, (
             f"the noise may hide that up to {100 * min(signs.unseen, 1):.0f} % of the gradients were clipped, so single "
             "intervals may miss by far. A larger epsilon or more records help"
         )
     if signs.ratio > NOISY:
-        return PREDICTION, f"the noise makes intervals about {signs.ratio:.2g} times as wide as without it"
-    least = [signs.names[place] for place in sorted(range(size), key=signs.learned.__getitem__)[:hidden]]
+        return (
+            PREDICTION,
+            f"the noise makes intervals about {signs.ratio:.2g} times as wide as without it",
+        )
+    least = [
+        signs.names[place] for place in sorted(range(size), key=signs.learned.__getitem__)[:hidden]
+    ]
     if hidden > size / 2:
-        return PREDICTION, f"of {counted(size, 'coordinate')} the prior decides {hidden}: {listed(least)}"
+        return (
+            PREDICTION,
+            f"of {counted(size, 'coordinate')} the prior decides {hidden}: {listed(least)}",
+        )
     if signs.fits < FITS:
         return PREDICTION, (
             f"gradients vary about {1 / signs.fits:.2g} times as much as the model says: it is wrong, as where residuals have "
@@ -118,7 +134,10 @@ def _of_all(signs: Signs) -> tuple[str, str]:
             "there, and then these intervals miss"
         )
     if signs.far_out.mean() > 0.5 and signs.unseen > MOST_UNSEEN_FAR:
-        return PREDICTION, f"{far_out}. A larger epsilon, more records, or a likelihood with longer tails help"
+        return (
+            PREDICTION,
+            f"{far_out}. A larger epsilon, more records, or a likelihood with longer tails help",
+        )
     reason = (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
         "that moves the estimates"

@@ -9,7 +9,8 @@ import numpy as np
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 STANDS_OUT = 3.0  # standard deviations
 WEIGHTS_HIDDEN = (
-    "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
+    "the noise hides the mean weight: weights are far below the largest that one may have. A smaller "
+    "max_weight helps"
 )
 
 
@@ -18,8 +19,8 @@ class SurveyWeights(NamedTuple):
 
     Attributes:
         mean: Their mean over the rows.
-        typical: That of the row that a weight is of: the mean of their squares over it. Sampling varies a sum of weighted rows as
-            one of `mean` times as many rows with this weight each.
+        typical: That of the row that a weight is of: the mean of their squares over it. Sampling
+            varies a sum of weighted rows as one of `mean` times as many rows with this weight each.
         hidden: True if the noise hides the mean.
     """
 
@@ -42,7 +43,9 @@ class SurveyWeights(NamedTuple):
         return cls(own, typical, bool(mean <= max(STANDS_OUT * noise, LEAST_WEIGHT * share)))
 
 
-def survey_weights(weights: Any, weighted: bool, shape: tuple[int, ...], present: Any = True) -> np.ndarray | None:
+def survey_weights(
+    weights: Any, weighted: bool, shape: tuple[int, ...], present: Any = True
+) -> np.ndarray | None:
     """The weights as an array; None for a plan without weights.
 
     Args:
@@ -61,7 +64,10 @@ def survey_weights(weights: Any, weighted: bool, shape: tuple[int, ...], present
     if weights is None:
         return None
     survey = np.asarray(weights, np.float64)
-    if survey.shape != shape or not (((survey >= 0) & (survey <= 1)) | ~np.broadcast_to(present, shape)).all():
+    if (
+        survey.shape != shape
+        or not (((survey >= 0) & (survey <= 1)) | ~np.broadcast_to(present, shape)).all()
+    ):
         raise ValueError(
             f"weights must be numbers in [0, 1], of the shape {shape}: divide them by the largest that one may have, a "
             "public number."

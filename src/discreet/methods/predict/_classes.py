@@ -1,9 +1,10 @@
 """Classes of new rows from a fitted posterior, and how good such predictions are.
 
-Post-processing: what is read of the private records is the released posterior only. `class_probabilities` averages over its
-draws for any NumPyro model whose observation has finitely many values; `linear_predictor` and `probit_probabilities` are the
-shortcut for a logistic regression with a Gaussian posterior. `classification_metrics` reads rows whose classes are known, and
-its figures are not private for them.
+Post-processing: what is read of the private records is the released posterior only.
+`class_probabilities` averages over its draws for any NumPyro model whose observation has finitely
+many values; `linear_predictor` and `probit_probabilities` are the shortcut for a logistic
+regression with a Gaussian posterior. `classification_metrics` reads rows whose classes are known,
+and its figures are not private for them.
 """
 
 from __future__ import annotations
@@ -41,25 +42,29 @@ def class_probabilities(
 ) -> Float[np.ndarray, "row class"]:
     """The Monte Carlo predictive: each row's class probabilities, averaged over posterior draws.
 
-    Reads the draws, which are released, and the rows to predict for. A row's probabilities depend on no other row, and
-    what they say about a person is what that person's own columns say.
+    Reads the draws, which are released, and the rows to predict for. A row's probabilities depend
+    on no other row, and what they say about a person is what that person's own columns say.
 
     Args:
         model: A NumPyro model, whose plate over rows has the length of its arrays.
-        draws: Values of the latents, draws along the leading axis: `result.posterior(key, 1000)`, or `OPSResult.draws`.
-        args: The model's arguments for the rows to predict: arrays have rows along their leading axis, all equally many.
-            Pass None for the observation.
+        draws: Values of the latents, draws along the leading axis: `result.posterior(key, 1000)`,
+            or `OPSResult.draws`.
+        args: The model's arguments for the rows to predict: arrays have rows along their leading
+            axis, all equally many. Pass None for the observation.
         site: Name of the observed site. None: the only sample site that is not among the draws.
-        max_elements: Rows x draws x classes worked on at once, so that a million rows and a thousand draws fit.
+        max_elements: Rows x draws x classes worked on at once, so that a million rows and a
+            thousand draws fit.
         kwargs: Likewise, and public constants; arrays here are passed whole.
 
     Returns:
-        One row for each row, one column for each class in the order of the site's support, as scikit-learn's
-        `predict_proba`; for a Bernoulli the columns are 0 and 1. Of persons with several rows (person, row, class); the
-        probabilities of rows that a mask leaves out mean nothing.
+        One row for each row, one column for each class in the order of the site's support, as
+        scikit-learn's `predict_proba`; for a Bernoulli the columns are 0 and 1. Of persons with
+        several rows (person, row, class); the probabilities of rows that a mask leaves out mean
+        nothing.
 
     Raises:
-        ValueError: No such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
+        ValueError: No such site, one without finitely many values, rows that are seen to be
+            coupled, or a latent without draws.
 
     Example:
         >>> import numpy as np, numpyro, numpyro.distributions as dist
@@ -79,7 +84,9 @@ def class_probabilities(
     mean = functools.partial(_mean_over_draws, model, name, rebuild, kwargs)
     # The first row beside the last one must have the probabilities that it has alone.
     single = {name: value[None] for name, value in one.items()}
-    alone, beside = (np.asarray(mean(single, [x[np.array(at)] for x in leaves]))[0] for at in ([0], [0, -1]))
+    alone, beside = (
+        np.asarray(mean(single, [x[np.array(at)] for x in leaves]))[0] for at in ([0], [0, -1])
+    )
     if not np.allclose(alone, beside, atol=1e-3, equal_nan=True):
         raise ValueError(
             f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
@@ -89,7 +96,8 @@ def class_probabilities(
     predict = jax.jit(mean)
     out = np.empty((rows, *shape), np.float32)
     for start in range(0, rows, batch):
-        # The last batch reaches back over rows that are done, so that one compiled program serves all.
+        # The last batch reaches back over rows that are done, so that one compiled program serves
+        # all.
         first = max(0, min(start, rows - batch))
         out[first : first + batch] = predict(draws, [x[first : first + batch] for x in leaves])
     return out
@@ -127,7 +135,9 @@ def rows_of(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]],
     return arrays, rebuild
 
 
-def trace_at(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def trace_at(
+    model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     program = handlers.seed(handlers.substitute(model, data=dict(draw)), jax.random.key(0))
     try:
         return trace_of(program, *args, **kwargs)
@@ -138,7 +148,11 @@ def trace_at(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwarg
 
 
 def _find_site(
-    model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
+    model: Model,
+    draw: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    asked: str | None,
 ) -> tuple[str, tuple[int, ...]]:
     """The observed site's name, and the shape of one row's probabilities: classes, of persons with several rows after rows."""
     name, fn = site_of(model, draw, args, kwargs, asked)
@@ -156,14 +170,22 @@ def _find_site(
 
 
 def site_of(
-    model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
+    model: Model,
+    draw: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    asked: str | None,
 ) -> tuple[str, Any]:
     """The name of the site that is predicted, and its distribution for one row.
 
     Raises:
         ValueError: No such site, several of them, or a latent without draws.
     """
-    found = {n: s for n, s in trace_at(model, draw, args, kwargs).items() if s["type"] == "sample" and n not in draw}
+    found = {
+        n: s
+        for n, s in trace_at(model, draw, args, kwargs).items()
+        if s["type"] == "sample" and n not in draw
+    }
     names = sorted(found)
     if asked is None and len(names) != 1:
         raise ValueError(
@@ -172,7 +194,9 @@ def site_of(
         )
     name = names[0] if asked is None else asked
     if name not in found:
-        raise ValueError(f"The model has no sample site {name!r} to predict; those without draws are {names}.")
+        raise ValueError(
+            f"The model has no sample site {name!r} to predict; those without draws are {names}."
+        )
     if missing := [n for n in names if n != name and not found[n]["is_observed"]]:
         raise ValueError(
             f"The latent {missing[0]!r} has no draws, so the probabilities of {name!r} given it are not known. Pass its draws, "
@@ -205,16 +229,24 @@ def _mean_over_draws(
 
 
 def linear_predictor(
-    x: ArrayLike, *, draws: ArrayLike | None = None, loc: ArrayLike | None = None, scale: ArrayLike | None = None
+    x: ArrayLike,
+    *,
+    draws: ArrayLike | None = None,
+    loc: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
     """Mean and variance of x @ w for each row, over the posterior of the weights w.
 
     Args:
-        x: Rows to predict for, (row, column); a column of ones for an intercept that is among the weights.
-        draws: Posterior draws of w, (draw, column), at least two. Their covariance is used, so memory is that of x.
-        loc: Instead of draws, the mean of a Gaussian posterior, (column,): AutoNormal's `w_auto_loc`.
-        scale: With `loc`: standard deviations (column,), AutoNormal's `w_auto_scale`; or a lower Cholesky factor of the
-            covariance (column, column), AutoMultivariateNormal's `auto_scale_tril`.
+        x: Rows to predict for, (row, column); a column of ones for an intercept that is among the
+            weights.
+        draws: Posterior draws of w, (draw, column), at least two. Their covariance is used, so
+            memory is that of x.
+        loc: Instead of draws, the mean of a Gaussian posterior, (column,): AutoNormal's
+            `w_auto_loc`.
+        scale: With `loc`: standard deviations (column,), AutoNormal's `w_auto_scale`; or a lower
+            Cholesky factor of the covariance (column, column), AutoMultivariateNormal's
+            `auto_scale_tril`.
 
     Returns:
         Mean and variance of each row, in log-odds and their square.
@@ -240,7 +272,9 @@ def linear_predictor(
                 f"draws has shape {values.shape}; pass at least two draws of the {columns} weights, (draw, column)."
             )
         # The right factor of the centred draws has their covariance, in (column, column) numbers.
-        factor = np.asarray(np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")).T
+        factor = np.asarray(
+            np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")
+        ).T
         return rows @ values.mean(axis=0), np.square(rows @ factor).sum(axis=1)
     mean = np.asarray(loc, np.float64)
     spread = np.asarray(scale, np.float64)
@@ -256,7 +290,8 @@ def linear_predictor(
 def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarray, " row"]:
     """Approximates E[sigmoid(a)] for a ~ N(mean, variance) by sigmoid(mean / sqrt(1 + pi variance / 8)).
 
-    Within 0.02 of the integral; never on the other side of 1/2 than the plug-in sigmoid(mean), and nearer to 1/2.
+    Within 0.02 of the integral; never on the other side of 1/2 than the plug-in sigmoid(mean), and
+    nearer to 1/2.
 
     Args:
         mean: Mean of each row's linear predictor, in log-odds.
@@ -269,8 +304,8 @@ def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarr
         ValueError: A variance below 0 or not a number.
 
     Reference:
-        Spiegelhalter, Lauritzen, Networks 1990; MacKay, Neural Computation 1992. UAI 2017, Section 4.1, classifies by "an
-        additional Laplace approximation".
+        Spiegelhalter, Lauritzen, Networks 1990; MacKay, Neural Computation 1992. UAI 2017, Section
+        4.1, classifies by "an additional Laplace approximation".
 
     Example:
         >>> round(float(probit_probabilities(2.0, 0.0)), 4), round(float(probit_probabilities(2.0, 8.0)), 4)
@@ -291,14 +326,15 @@ class ClassificationMetrics:
 
     Attributes:
         accuracy: Share of rows whose most probable class is right.
-        auc: Area under the ROC curve, for more than two classes the mean over one against the rest; NaN where the rows do
-            not hold every class.
+        auc: Area under the ROC curve, for more than two classes the mean over one against the rest;
+            NaN where the rows do not hold every class.
         log_loss: Mean negative log probability of the right class, in nats.
-        calibration_error: Expected calibration error: |share of rights - mean probability| in each bin of probability,
-            weighted by the share of rows in it.
-        predicted: Mean probability in each bin that holds rows: of class 1, or of the most probable class where there are
-            more than two.
-        observed: Share of rows in that bin that are of class 1 (where the most probable class is right).
+        calibration_error: Expected calibration error: |share of rights - mean probability| in each
+            bin of probability, weighted by the share of rows in it.
+        predicted: Mean probability in each bin that holds rows: of class 1, or of the most probable
+            class where there are more than two.
+        observed: Share of rows in that bin that are of class 1 (where the most probable class is
+            right).
         counts: Rows in that bin.
     """
 
@@ -331,8 +367,20 @@ class ClassificationMetrics:
             _, axes = pyplot.subplots(figsize=(4, 4), layout="constrained")
         axes.plot([0, 1], [0, 1], linestyle="--", color="0.6", label="calibrated")
         axes.plot(self.predicted, self.observed, color="black", label="observed")
-        axes.scatter(self.predicted, self.observed, s=10 + 150 * self.counts / self.counts.sum(), color="0.2", zorder=3)
-        axes.set(xlabel="mean predicted probability", ylabel="share observed", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.scatter(
+            self.predicted,
+            self.observed,
+            s=10 + 150 * self.counts / self.counts.sum(),
+            color="0.2",
+            zorder=3,
+        )
+        axes.set(
+            xlabel="mean predicted probability",
+            ylabel="share observed",
+            xlim=(0, 1),
+            ylim=(0, 1),
+            aspect="equal",
+        )
         axes.legend(frameon=False)
         return axes
 
@@ -346,8 +394,8 @@ def classification_metrics(
         y: The rows' classes, integers from 0.
         probabilities: (row, class) as of `class_probabilities`, or (row,) of class 1.
         num_bins: Equally wide bins of probability for the calibration.
-        non_private: Must be True, to say that the rows are public or that the figures will not be shown: they are
-            computed from the rows without noise.
+        non_private: Must be True, to say that the rows are public or that the figures will not be
+            shown: they are computed from the rows without noise.
 
     Returns:
         The figures.
@@ -375,7 +423,9 @@ def classification_metrics(
     auc = math.nan
     if len(np.unique(classes)) == num_classes:
         auc = float(roc_auc_score(classes, table[:, 1] if binary else table, multi_class="ovr"))
-    score, right = (table[:, 1], classes) if binary else (table.max(axis=1), (best == classes).astype(int))
+    score, right = (
+        (table[:, 1], classes) if binary else (table.max(axis=1), (best == classes).astype(int))
+    )
     score = np.clip(score, 0.0, 1.0)
     observed, predicted = calibration_curve(right, score, n_bins=num_bins, pos_label=1)
     # The bins of calibration_curve, which drops those without rows.
@@ -393,19 +443,29 @@ def classification_metrics(
     )
 
 
-def _checked(y: ArrayLike, probabilities: ArrayLike) -> tuple[Int[np.ndarray, " row"], Float[np.ndarray, "row class"]]:
+def _checked(
+    y: ArrayLike, probabilities: ArrayLike
+) -> tuple[Int[np.ndarray, " row"], Float[np.ndarray, "row class"]]:
     """Classes and a (row, class) table that sums to one."""
     given = np.asarray(y)
     table = np.asarray(probabilities, np.float64)
     if table.ndim == 1:
         table = np.stack([1 - table, table], axis=1)
-    if given.ndim != 1 or table.ndim != 2 or len(given) != len(table) or len(given) == 0 or table.shape[1] < 2:
+    if (
+        given.ndim != 1
+        or table.ndim != 2
+        or len(given) != len(table)
+        or len(given) == 0
+        or table.shape[1] < 2
+    ):
         raise ValueError(
             f"y has shape {given.shape} and probabilities {np.shape(probabilities)}; pass one class a row and (row, class) "
             "probabilities, or (row,) of class 1, for at least one row."
         )
     if not ((table >= 0) & (table <= 1 + 1e-6)).all() or np.abs(table.sum(axis=1) - 1).max() > 1e-4:
-        raise ValueError("probabilities holds numbers outside [0, 1], or rows that do not sum to 1.")
+        raise ValueError(
+            "probabilities holds numbers outside [0, 1], or rows that do not sum to 1."
+        )
     classes = given.astype(np.int64)
     if (classes != given).any() or classes.min() < 0 or classes.max() >= table.shape[1]:
         raise ValueError(

@@ -14,7 +14,14 @@ from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from discreet._validate import ENDS
-from discreet.methods.predict._classes import Model, num_draws_of, rows_of, site_of, trace_at, without_mask
+from discreet.methods.predict._classes import (
+    Model,
+    num_draws_of,
+    rows_of,
+    site_of,
+    trace_at,
+    without_mask,
+)
 from discreet.privacy import random
 
 
@@ -23,8 +30,10 @@ class Predictions:
     """Predictions for new rows. A row's say what its own cells say: the fit's statement does not protect the new rows.
 
     Attributes:
-        estimate: The best prediction of each row's mean, (row,); of classes their probabilities, (row, class).
-        mean: Draws of it, (draw, row) or (draw, row, class): their spread has privacy and sampling noise of the fit in it.
+        estimate: The best prediction of each row's mean, (row,); of classes their probabilities,
+            (row, class).
+        mean: Draws of it, (draw, row) or (draw, row, class): their spread has privacy and sampling
+            noise of the fit in it.
         outcomes: A new outcome for each of these draws, (draw, row); of classes their positions.
     """
 
@@ -48,7 +57,12 @@ class Predictions:
 
 
 def model_predictions(
-    key: PRNGKeyArray, model: Model, draws: Mapping[str, Any], *args: Any, site: str | None = None, **kwargs: Any
+    key: PRNGKeyArray,
+    model: Model,
+    draws: Mapping[str, Any],
+    *args: Any,
+    site: str | None = None,
+    **kwargs: Any,
 ) -> Predictions:
     """Predict new rows by a NumPyro model and draws of its latents. Costs nothing.
 
@@ -76,7 +90,8 @@ def model_predictions(
         fn = without_mask(trace_at(model, draw, args, kwargs)[name]["fn"])
         return fn.probs if classes else fn.mean, fn.sample(key)
 
-    # JAX draws Poisson numbers by its own keys alone, and what follows from releases needs no better ones.
+    # JAX draws Poisson numbers by its own keys alone, and what follows from releases needs no
+    # better ones.
     keys = jax.random.split(random.as_threefry(key), num_draws)
     found = jax.jit(lambda *over: jax.lax.map(lambda x: one(*x), over))(draws, keys)
     mean, outcomes = map(np.asarray, found)
@@ -95,16 +110,18 @@ def log_density_of(
         kwargs: Public constants of the model.
 
     Returns:
-        A function of the model's arguments for rows with their outcomes. It gives one number a row, in nats, and these are not
-        private; of a row of several numbers, or rows of a person, their sum. It raises what `model_predictions` does, and a
-        ValueError without outcomes.
+        A function of the model's arguments for rows with their outcomes. It gives one number a row,
+        in nats, and these are not private; of a row of several numbers, or rows of a person, their
+        sum. It raises what `model_predictions` does, and a ValueError without outcomes.
     """
     draws = {name: jnp.asarray(value) for name, value in draws.items()}
     of_draws = math.log(num_draws_of(draws))
 
     @jax.jit
     def densities(draws: Mapping[str, Any], args: tuple[Any, ...]) -> Any:
-        name, _ = site_of(model, {name: value[0] for name, value in draws.items()}, args, kwargs, site)
+        name, _ = site_of(
+            model, {name: value[0] for name, value in draws.items()}, args, kwargs, site
+        )
 
         def one(draw: Mapping[str, Any]) -> Any:
             found = trace_at(model, draw, args, kwargs)[name]

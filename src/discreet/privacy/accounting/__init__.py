@@ -34,7 +34,13 @@ from discreet.privacy.accounting._risk import (
 
 # What a plan and its profile do not need is loaded when it is first used (PEP 562).
 _LATER = {
-    "_compare": ("Account", "AccountantComparison", "Bound2015", "compare_accountants", "langevin_epsilon_2015"),
+    "_compare": (
+        "Account",
+        "AccountantComparison",
+        "Bound2015",
+        "compare_accountants",
+        "langevin_epsilon_2015",
+    ),
     "_filter": ("Cost", "PrivacyFilter", "cost_of"),
     "_renyi": ("FINE_ORDERS", "ORDERS", "RenyiBound", "renyi_bound", "repetitions"),
 }

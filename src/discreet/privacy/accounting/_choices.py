@@ -17,9 +17,11 @@ from discreet.privacy.accounting._pairs import Array, GridCurve, LossLaw, LossNo
 class PureCurve:
     """The profile of `count` mechanisms that are each (epsilon, 0)-private, and of nothing else.
 
-    Exact for the worst of them, randomised response, but for rounding upward; 0 from count * epsilon on.
+    Exact for the worst of them, randomised response, but for rounding upward; 0 from count *
+    epsilon on.
 
-    Reference: Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML 2015, Theorem 3.3.
+    Reference: Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML
+    2015, Theorem 3.3.
     """
 
     epsilon: float
@@ -32,7 +34,9 @@ class PureCurve:
         losses = (2 * right - self.count) * self.epsilon
         gain = -np.expm1(np.minimum(epsilon[..., None] - losses, 0.0))
         # A binomial probability is some ten thousand roundings at worst.
-        return np.minimum(gain @ binom.pmf(right, self.count, expit(self.epsilon)) * (1 + 1e-11), 1.0)
+        return np.minimum(
+            gain @ binom.pmf(right, self.count, expit(self.epsilon)) * (1 + 1e-11), 1.0
+        )
 
     @property
     def knots(self) -> Array:
@@ -44,8 +48,9 @@ class PureCurve:
 class PurePair:
     """Randomised response between two answers, the odds of the right one e^epsilon: the worst of all that are epsilon-private.
 
-    Every mechanism that is (epsilon, 0)-private between two data sets can be computed from it (Kairouz, Oh, Viswanath, ICML
-    2015, Theorem 3.1), so it dominates them all. The loss is epsilon or -epsilon.
+    Every mechanism that is (epsilon, 0)-private between two data sets can be computed from it
+    (Kairouz, Oh, Viswanath, ICML 2015, Theorem 3.1), so it dominates them all. The loss is epsilon
+    or -epsilon.
     """
 
     epsilon: float
@@ -70,19 +75,20 @@ class PurePair:
 class SelectionPair:
     """`count` choices of privacy loss range `width`, each made after the earlier ones, of whatever kind, were seen.
 
-    Between two neighbours the losses of one such choice lie in [t - width, t] for some t in [0, width]. For given t the worst has
-    just these two losses, with p = (e^width - e^t) / (e^width - 1) at t. So the profile F_k of k choices is at most, with
-    alpha = e^epsilon,
+    Between two neighbours the losses of one such choice lie in [t - width, t] for some t in [0,
+    width]. For given t the worst has just these two losses, with p = (e^width - e^t) / (e^width -
+    1) at t. So the profile F_k of k choices is at most, with alpha = e^epsilon,
 
         F_k(alpha) = max over t of  p F_(k-1)(alpha e^-t) + (1 - p) F_(k-1)(alpha e^(width-t)),   F_0 = max(1 - alpha, 0),
 
-    and no less, since an adversary may choose t, and do so again after each choice. F_k is a maximum of convex functions, so it
-    is the profile of a pair again. Beside releases with pairs of their own this pair takes their place in any order:
-    whoever chooses t after seeing more gains, so that the choices come last in the worst case.
+    and no less, since an adversary may choose t, and do so again after each choice. F_k is a
+    maximum of convex functions, so it is the profile of a pair again. Beside releases with pairs of
+    their own this pair takes their place in any order: whoever chooses t after seeing more gains,
+    so that the choices come last in the worst case.
 
     References:
-        Dong, Durfee, Rogers, "Optimal differential privacy composition for exponential mechanisms", ICML 2020;
-        Zhu, Dong, Wang, AISTATS 2022, for profiles as pairs.
+        Dong, Durfee, Rogers, "Optimal differential privacy composition for exponential mechanisms",
+        ICML 2020; Zhu, Dong, Wang, AISTATS 2022, for profiles as pairs.
     """
 
     width: float
@@ -101,13 +107,17 @@ class SelectionPair:
 def selection_curve(width: float, count: int) -> GridCurve:
     """The profile of `SelectionPair` at multiples of width / steps, rounded up.
 
-    Between grid points a profile is below its chord in alpha. With chords the maximum over t within one step is that of
-    const + A x + B / x over x = e^t, so the result is a bound at all t, and exact for one choice.
+    Between grid points a profile is below its chord in alpha. With chords the maximum over t within
+    one step is that of const + A x + B / x over x = e^t, so the result is a bound at all t, and
+    exact for one choice.
     """
     rho = count * width**2 / 8
-    reach = min(count * width, rho + 13.6 * math.sqrt(rho))  # beyond it delta is below 1e-20: Bun, Steinke, TCC 2016
+    reach = min(
+        count * width, rho + 13.6 * math.sqrt(rho)
+    )  # beyond it delta is below 1e-20: Bun, Steinke, TCC 2016
     steps = max(
-        math.ceil(_LEAST_STEPS * max(1.0, width)), min(256, math.isqrt(int(_MOST_WORK * width / (count * reach))))
+        math.ceil(_LEAST_STEPS * max(1.0, width)),
+        min(256, math.isqrt(int(_MOST_WORK * width / (count * reach)))),
     )
     last = max(math.ceil(reach / width * steps - 1e-9), steps)
     grid = np.arange(last + 1) * (width / steps)
@@ -168,7 +178,9 @@ def law_of(curve: GridCurve) -> tuple[LossNodes, LossLaw]:
     upper = lower * alpha[1:]
     losses = np.concatenate([-curve.knots[:0:-1], [0.0], curve.knots[1:]])
     middle = max(0.0, 1.0 - float(lower.sum() + upper.sum() + deltas[-1]))
-    above, below = (np.concatenate([a[::-1], [middle], b]) for a, b in ((lower, upper), (upper, lower)))
+    above, below = (
+        np.concatenate([a[::-1], [middle], b]) for a, b in ((lower, upper), (upper, lower))
+    )
     # What rounding took from the profile, and what lies beyond the last loss, is an infinite loss.
     tails = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (upper, lower))
     infinite = max(float(deltas[-1]), float(np.max(deltas - (next(tails) - alpha * next(tails)))))
@@ -176,4 +188,6 @@ def law_of(curve: GridCurve) -> tuple[LossNodes, LossLaw]:
     def cumulative(probs: Array, more: float) -> tuple[Array, Array]:
         return np.append(0.0, np.cumsum(probs)), np.append(np.cumsum(probs[::-1])[::-1], 0.0) + more
 
-    return LossNodes(losses, above, below), LossLaw(*cumulative(above, infinite), *cumulative(below, 0.0))
+    return LossNodes(losses, above, below), LossLaw(
+        *cumulative(above, infinite), *cumulative(below, 0.0)
+    )

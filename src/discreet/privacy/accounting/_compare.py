@@ -1,7 +1,8 @@
 """Compare accountants on one plan, from basic composition to numerical accounting.
 
-The theorems that preceded numerical accounting come first, each with its conditions; then the first analysis of private Langevin
-dynamics, of 2015; then the table that compares them. Only figures labelled as upper bounds are upper bounds.
+The theorems that preceded numerical accounting come first, each with its conditions; then the first
+analysis of private Langevin dynamics, of 2015; then the table that compares them. Only figures
+labelled as upper bounds are upper bounds.
 """
 
 import functools
@@ -58,7 +59,11 @@ class Steps:
         """Sampling rate q; 1 where every step reads every record."""
         if isinstance(self.event, SampledWithoutReplacementDpEvent):
             return self.event.sample_size / self.event.source_dataset_size
-        return self.event.sampling_probability if isinstance(self.event, PoissonSampledDpEvent) else 1.0
+        return (
+            self.event.sampling_probability
+            if isinstance(self.event, PoissonSampledDpEvent)
+            else 1.0
+        )
 
     @property
     def sampled_by_coins(self) -> bool:
@@ -107,12 +112,15 @@ def classical_step_where_proved(steps: Steps, delta: float) -> float:
 def amplified(steps: Steps, delta: float, step_epsilon: StepEpsilon) -> float:
     """Epsilon of one step at `delta`: that of the mechanism at delta / q, then log(1 + q (e^epsilon - 1)).
 
-    Balle, Barthe, Gaboardi (NeurIPS 2018) prove it for a Poisson sample under ADD_OR_REMOVE_ONE and a sample without replacement
-    under REPLACE_ONE, for any q. A Poisson sample under REPLACE_ONE follows from their Theorem 2 likewise: given every other
-    record's coin, the two laws are (1-q) M0 + q M1 and (1-q) M0 + q M1', where M1 lies within C of M0 and within 2C of M1', and
-    the shift here is that of 2C.
+    Balle, Barthe, Gaboardi (NeurIPS 2018) prove it for a Poisson sample under ADD_OR_REMOVE_ONE and
+    a sample without replacement under REPLACE_ONE, for any q. A Poisson sample under REPLACE_ONE
+    follows from their Theorem 2 likewise: given every other record's coin, the two laws are (1-q)
+    M0 + q M1 and (1-q) M0 + q M1', where M1 lies within C of M0 and within 2C of M1', and the shift
+    here is that of 2C.
     """
-    return with_slack(lambda d: _grown(step_epsilon(steps, d / steps.rate), steps.rate), delta, steps.slack)
+    return with_slack(
+        lambda d: _grown(step_epsilon(steps, d / steps.rate), steps.rate), delta, steps.slack
+    )
 
 
 def _grown(epsilon: float, rate: float) -> float:
@@ -129,7 +137,9 @@ def basic(steps: Steps, delta: float) -> float:
     return steps.count * amplified(steps, delta / steps.count, exact_step)
 
 
-def advanced(steps: Steps, delta: float, step_epsilon: StepEpsilon = exact_step) -> tuple[float, float]:
+def advanced(
+    steps: Steps, delta: float, step_epsilon: StepEpsilon = exact_step
+) -> tuple[float, float]:
     """T-fold advanced composition of amplified steps, and its delta'; the least over the splits of delta.
 
     UAI 2017's eqs. (2), (3), (7) and (8): delta = T delta_iter + delta'.
@@ -145,15 +155,17 @@ def advanced(steps: Steps, delta: float, step_epsilon: StepEpsilon = exact_step)
 def _advanced(epsilon: float, count: int, kept: float) -> float:
     if epsilon > 500:
         return math.inf
-    return math.sqrt(2 * count * math.log(1 / kept)) * epsilon + count * epsilon * math.expm1(epsilon)
+    return math.sqrt(2 * count * math.log(1 / kept)) * epsilon + count * epsilon * math.expm1(
+        epsilon
+    )
 
 
 def renyi(steps: Steps, delta: float) -> float:
     """By Renyi divergences, the moments accountant's successor, as dp_accounting composes and converts them.
 
-    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi divergence for a Poisson sample with
-    a record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
-    (epsilon, delta).
+    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi
+    divergence for a Poisson sample with a record replaced: that is one record removed and one
+    added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's (epsilon, delta).
     """
     near = neighbours(steps.relation)
     if not near.hides_membership and steps.sampled_by_coins:
@@ -163,7 +175,9 @@ def renyi(steps: Steps, delta: float) -> float:
     if not near.hides_membership:
         halved = GaussianDpEvent(steps.noise_multiplier / near.distance)
         event = halved if isinstance(event, GaussianDpEvent) else attr.evolve(event, event=halved)
-    return with_slack(_renyi_curve(event, steps.count, steps.relation), delta, steps.count * steps.slack)
+    return with_slack(
+        _renyi_curve(event, steps.count, steps.relation), delta, steps.count * steps.slack
+    )
 
 
 def moments_as_in_2017(steps: Steps, delta: float) -> float:
@@ -192,13 +206,18 @@ def _renyi_curve(event: DpEvent, count: int, relation: Relation) -> Callable[[fl
 
 
 @functools.lru_cache(maxsize=32)
-def _divergences(event: DpEvent, relation: Relation, orders: tuple[float, ...] | None) -> tuple[Array, Array]:
+def _divergences(
+    event: DpEvent, relation: Relation, orders: tuple[float, ...] | None
+) -> tuple[Array, Array]:
     """Orders, and one step's Renyi divergence at each."""
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders, relation).compose(event)
-    # Rounding may leave a divergence below what it is, even below 0, from which dp_accounting would conclude epsilon = 0.
-    return accountant.orders, np.maximum(accountant.rdp, 0.0) + _RDP_ROUNDING / (accountant.orders - 1)
+    # Rounding may leave a divergence below what it is, even below 0, from which dp_accounting would
+    # conclude epsilon = 0.
+    return accountant.orders, np.maximum(accountant.rdp, 0.0) + _RDP_ROUNDING / (
+        accountant.orders - 1
+    )
 
 
 def _twice(epsilon_of: Callable[[float], float], delta: float) -> float:
@@ -230,22 +249,28 @@ class Bound2015(NamedTuple):
     """An epsilon by the paper of 2015."""
 
     epsilon: float  # The least epsilon for this noise by the paper's formula
-    # True if the paper's condition on (epsilon, delta, steps, rate) holds; otherwise it claims nothing
+    # True if the paper's condition on (epsilon, delta, steps, rate) holds; otherwise it claims
+    # nothing
     in_range: bool
 
 
-def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: int, delta: float) -> Bound2015:
+def langevin_epsilon_2015(
+    *, noise_multiplier: float, rate: float, num_steps: int, delta: float
+) -> Bound2015:
     """Compute epsilon of private stochastic gradient Langevin dynamics by the constants and advanced composition of 2015.
 
-    **A historical figure, not discreet's claim.** The paper adds noise of standard deviation s to the gradient
-    (N / tau) sum over a batch of tau out of N records, with s^2 >= 128 k L^2 log(2.5 k / delta) log(2 / delta) / epsilon^2
-    for k = N T / tau steps and gradients of length L at most, and concludes (epsilon, delta). With q = tau / N and
-    s = noise_multiplier L / q this solves for epsilon. The paper's conditions: tables of equal length that differ in one
-    record, batches of a fixed size drawn without replacement, T >= epsilon^2 N / (32 tau log(2 / delta)); `in_range` says
-    whether the last one holds. What runs here may have another relation and sampler; its epsilon is the plan's.
+    **A historical figure, not discreet's claim.** The paper adds noise of standard deviation s to
+    the gradient (N / tau) sum over a batch of tau out of N records, with s^2 >= 128 k L^2 log(2.5 k
+    / delta) log(2 / delta) / epsilon^2 for k = N T / tau steps and gradients of length L at most,
+    and concludes (epsilon, delta). With q = tau / N and s = noise_multiplier L / q this solves for
+    epsilon. The paper's conditions: tables of equal length that differ in one record, batches of a
+    fixed size drawn without replacement, T >= epsilon^2 N / (32 tau log(2 / delta)); `in_range`
+    says whether the last one holds. What runs here may have another relation and sampler; its
+    epsilon is the plan's.
 
     Args:
-        noise_multiplier: Least noise of a step, as standard deviation on the sum of clipped gradients, divided by C.
+        noise_multiplier: Least noise of a step, as standard deviation on the sum of clipped
+            gradients, divided by C.
         rate: Sampling rate q.
         num_steps: k.
         delta: The delta to state epsilon at.
@@ -254,7 +279,8 @@ def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: in
         ValueError: A number out of range.
 
     Reference:
-        Wang, Fienberg and Smola, Privacy for free: posterior sampling and stochastic gradient Monte Carlo, ICML 2015,
+        Wang, Fienberg and Smola, Privacy for free: posterior sampling and stochastic gradient Monte
+            Carlo, ICML 2015,
         Algorithm 2 and its theorem.
 
     Example:
@@ -311,7 +337,9 @@ class AccountantComparison:
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         relation = neighbours(self._steps.relation).name("record")
-        lines = [f"{self._steps.count:,} steps, q = {self._steps.rate:.4g}, delta = {self.rows[0].delta:g}, {relation}"]
+        lines = [
+            f"{self._steps.count:,} steps, q = {self._steps.rate:.4g}, delta = {self.rows[0].delta:g}, {relation}"
+        ]
         lines += [
             f"{row.name:<{width}}  {upper(row.epsilon):>9}  "
             + (row.note if row.upper_bound else f"not an upper bound here: {row.note}")
@@ -324,19 +352,22 @@ class AccountantComparison:
 def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     """Compute the cost of a plan by each generation of accountants, and which of the figures are upper bounds.
 
-    Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon, delta / q) of the mechanism
-    becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds for Poisson samples and samples without replacement
-    alike, with a sensitivity of C or, where one record is replaced, 2C. The mechanism's epsilon is the exact one (Balle, Wang
-    2018), so that both hold for any noise. Advanced composition takes the split of delta that serves it best. Each row is
-    charged the slack, the distance between sampler and event: basic and advanced composition step by step, where it costs
-    e^epsilon of one step, and the others that of all steps together. So the first two may be finite where the others are not.
+    Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon,
+    delta / q) of the mechanism becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds
+    for Poisson samples and samples without replacement alike, with a sensitivity of C or, where one
+    record is replaced, 2C. The mechanism's epsilon is the exact one (Balle, Wang 2018), so that
+    both hold for any noise. Advanced composition takes the split of delta that serves it best. Each
+    row is charged the slack, the distance between sampler and event: basic and advanced composition
+    step by step, where it costs e^epsilon of one step, and the others that of all steps together.
+    So the first two may be finite where the others are not.
 
-    The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: one with the classical formula
-    sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only; under REPLACE_ONE, another by the moments
-    accountant at half the noise multiplier, as if one record were added or removed.
+    The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: one with the classical
+    formula sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only; under
+    REPLACE_ONE, another by the moments accountant at half the noise multiplier, as if one record
+    were added or removed.
 
-    A row whose own conditions fail is an upper bound all the same where the PLD's epsilon, which is one, lies below it: its note
-    says so. Else it is marked as none.
+    A row whose own conditions fail is an upper bound all the same where the PLD's epsilon, which is
+    one, lies below it: its note says so. Else it is marked as none.
 
     Args:
         plan: A `PrivacyPlan`.
@@ -349,8 +380,9 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
         ValueError: Delta is out of range, or the event is not made of equal Gaussian steps.
 
     References:
-        Dwork, Roth, "The algorithmic foundations of differential privacy", 2014, Theorems 3.16, 3.20 and A.1; Jälkö, Dikmen,
-        Honkela, UAI 2017; Abadi et al., CCS 2016; Mironov, CSF 2017; Balle, Barthe, Gaboardi, NeurIPS 2018.
+        Dwork, Roth, "The algorithmic foundations of differential privacy", 2014, Theorems 3.16,
+        3.20 and A.1; Jälkö, Dikmen, Honkela, UAI 2017; Abadi et al., CCS 2016; Mironov, CSF 2017;
+        Balle, Barthe, Gaboardi, NeurIPS 2018.
 
     Example:
         >>> import discreet as dp
@@ -369,14 +401,25 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     slack = steps.count * steps.slack
     why = f": slack of {slack:.2g} costs e^epsilon times itself of it" if slack > 0 else ""
 
-    def row(name: str, epsilon: float, source: str, note: str, gap: str = "", why: str = why) -> Account:
+    def row(
+        name: str, epsilon: float, source: str, note: str, gap: str = "", why: str = why
+    ) -> Account:
         """A figure; `gap` is the missing condition of its proof, `why` the reason of an infinite epsilon."""
         if epsilon == math.inf:
-            return Account(name, epsilon, delta, source, True, f"no finite epsilon at this delta{why}")
+            return Account(
+                name, epsilon, delta, source, True, f"no finite epsilon at this delta{why}"
+            )
         if not gap:
             return Account(name, epsilon, delta, source, True, note)
         if epsilon >= claimed:
-            return Account(name, epsilon, delta, source, True, f"{gap}; it holds because PLD's epsilon is no larger")
+            return Account(
+                name,
+                epsilon,
+                delta,
+                source,
+                True,
+                f"{gap}; it holds because PLD's epsilon is no larger",
+            )
         return Account(name, epsilon, delta, source, False, gap)
 
     exact, kept = advanced(steps, delta)
@@ -388,12 +431,22 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     replaced = not neighbours(steps.relation).hides_membership
     swapped = steps.sampled_by_coins and replaced
     note = f"{steps.count:,} times a step's epsilon at delta / {steps.count:,}"
-    rows = [row("basic composition", basic(steps, delta), "Dwork and Roth 2014, Theorem 3.16", note)]
+    rows = [
+        row("basic composition", basic(steps, delta), "Dwork and Roth 2014, Theorem 3.16", note)
+    ]
     note = f"exact Gaussian mechanism, delta' = {kept:.3g}"
     rows.append(row("advanced composition", exact, "Dwork and Roth 2014, Theorem 3.20", note))
     name = "advanced composition, as in UAI 2017"
     source = "Jälkö, Dikmen, Honkela 2017, eqs. (7), (8)"
-    rows.append(row(name, classical, source, f"classical Gaussian formula, delta' = {classical_kept:.3g}", gap))
+    rows.append(
+        row(
+            name,
+            classical,
+            source,
+            f"classical Gaussian formula, delta' = {classical_kept:.3g}",
+            gap,
+        )
+    )
     name = "Renyi (moments accountant)"
     source = "Mironov 2017; Abadi et al. 2016; dp_accounting"
     note = "one record replaced = one removed and one added" if swapped else "by dp_accounting"
@@ -409,7 +462,19 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
         note = "without sampling, one record removed at half the noise is one replaced"
         rows.append(row(name, moments_as_in_2017(steps, delta), source, note, gap))
     # The slack is not the reason where epsilon is infinite without it, too.
-    if claimed == math.inf and delta < LEAST_DELTA and numerical(replace(steps, slack=0.0), delta) == math.inf:
+    if (
+        claimed == math.inf
+        and delta < LEAST_DELTA
+        and numerical(replace(steps, slack=0.0), delta) == math.inf
+    ):
         why = f": it is below {LEAST_DELTA:g}, the least that numerical composition resolves"
-    rows.append(row(PLD, claimed, "what discreet claims: plan.epsilon(delta)", "the plan's own epsilon", why=why))
+    rows.append(
+        row(
+            PLD,
+            claimed,
+            "what discreet claims: plan.epsilon(delta)",
+            "the plan's own epsilon",
+            why=why,
+        )
+    )
     return tuple(rows)

@@ -1,29 +1,34 @@
 """Composition: from dominating pairs and their counts to a privacy profile.
 
-Three parts, in this order. `Cells`: a pair's privacy loss on a grid, by connect-the-dots (Doroshenko et al., "Connect the
-dots", PoPETs 2022): the mass of every cell is split between its two ends so that both P's and Q's mass are kept, which can
-only raise the profile; what lies above the last cell goes to an infinite loss. `Sum`: independent losses add up, so the laws
-are convolved by FFT, once as they are and once tilted exponentially so that the digits lie where a small delta is decided.
-`compose`: chooses grid, range and tilt, and takes the worst direction. What is cut off goes to an infinite loss, and a bound
-on the rounding of the FFT is added to delta.
+Three parts, in this order. `Cells`: a pair's privacy loss on a grid, by connect-the-dots
+(Doroshenko et al., "Connect the dots", PoPETs 2022): the mass of every cell is split between its
+two ends so that both P's and Q's mass are kept, which can only raise the profile; what lies above
+the last cell goes to an infinite loss. `Sum`: independent losses add up, so the laws are convolved
+by FFT, once as they are and once tilted exponentially so that the digits lie where a small delta is
+decided. `compose`: chooses grid, range and tilt, and takes the worst direction. What is cut off
+goes to an infinite loss, and a bound on the rounding of the FFT is added to delta.
 
-The bound on rounding. Notation: x >= 0 is one step's law, tilted to exp(t loss) and normalised, so that |x|_1 = 1; X its
-transform; n the number of steps; N the length of the transform; e the machine epsilon. An FFT adds, at each of its log2(N)
-halvings, at most 8e times the sum of absolute values that it adds up (twiddle factors, products and sums of a radix-5 pass
-need less): its result is off by at most h = 8e log2(N) |x|_1 in every frequency, and by 8e log2(N) sqrt(N) |x|_2 in Euclidean
-norm (Higham, "Accuracy and stability of numerical algorithms", theorem 24.2). The power n turns an error h of X into at most
-(|X| + h)^n - |X|^n, its logarithm and exponential add 8e n (1 + |log X|) |X|^n. The inverse transform keeps Euclidean norms
-but for its own 8e log2(N). Since |y|_1 <= sqrt(N) |y|_2, which is the Euclidean norm of y's transform, all this bounds the sum
-of the errors over all losses, and that bounds what they can take from delta. Errors that are relative to each entry of x stay
-relative in delta.
+The bound on rounding. Notation: x >= 0 is one step's law, tilted to exp(t loss) and normalised, so
+that |x|_1 = 1; X its transform; n the number of steps; N the length of the transform; e the machine
+epsilon. An FFT adds, at each of its log2(N) halvings, at most 8e times the sum of absolute values
+that it adds up (twiddle factors, products and sums of a radix-5 pass need less): its result is off
+by at most h = 8e log2(N) |x|_1 in every frequency, and by 8e log2(N) sqrt(N) |x|_2 in Euclidean
+norm (Higham, "Accuracy and stability of numerical algorithms", theorem 24.2). The power n turns an
+error h of X into at most (|X| + h)^n - |X|^n, its logarithm and exponential add 8e n (1 + |log X|)
+|X|^n. The inverse transform keeps Euclidean norms but for its own 8e log2(N). Since |y|_1 <=
+sqrt(N) |y|_2, which is the Euclidean norm of y's transform, all this bounds the sum of the errors
+over all losses, and that bounds what they can take from delta. Errors that are relative to each
+entry of x stay relative in delta.
 
-Why not dp_accounting's composition: it is no upper bound, because what its untilted FFT rounds off is multiplied by the
-number of steps and added nowhere. Given the very grids made here, for epsilon in {0.01, 1, 10} and q in {1e-4, 0.01, 0.5}, it
-agrees to 5e-5 at delta = 1e-6. At delta = 1e-10 it comes out lower by up to 1e-4 of epsilon at 10^3 steps, 0.5 % at 10^5 and
-0.8 % at 10^6, and at 10^6 also higher by up to 1.1 %; its own connect-the-dots makes that 2 % lower, and 0.5 % higher at
-epsilon = 0.01, delta = 1e-6: second differences of divergences on a grid of 1e-6 lose ten of sixteen digits, masses lose none.
-One epsilon in one direction at 10^6 steps takes it 0.2 to 0.5 s and some 300 MB, here 0.05 to 0.2 s, and a calibration needs
-some 20 of them. The tests compare the two where that is feasible.
+Why not dp_accounting's composition: it is no upper bound, because what its untilted FFT rounds off
+is multiplied by the number of steps and added nowhere. Given the very grids made here, for epsilon
+in {0.01, 1, 10} and q in {1e-4, 0.01, 0.5}, it agrees to 5e-5 at delta = 1e-6. At delta = 1e-10 it
+comes out lower by up to 1e-4 of epsilon at 10^3 steps, 0.5 % at 10^5 and 0.8 % at 10^6, and at 10^6
+also higher by up to 1.1 %; its own connect-the-dots makes that 2 % lower, and 0.5 % higher at
+epsilon = 0.01, delta = 1e-6: second differences of divergences on a grid of 1e-6 lose ten of
+sixteen digits, masses lose none. One epsilon in one direction at 10^6 steps takes it 0.2 to 0.5 s
+and some 300 MB, here 0.05 to 0.2 s, and a calibration needs some 20 of them. The tests compare the
+two where that is feasible.
 """
 
 import math
@@ -67,8 +72,9 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     law = pair.law(edges)
     upper, upper_error = _masses(law.upper_cdf, law.upper_sf)
     lower, lower_error = _masses(law.lower_cdf, law.lower_sf)
-    # The share of the upper end of the cell [a, b] is (P - e^a Q) / (1 - e^(a-b)), from P = p_a + p_b, Q = p_a e^-a + p_b e^-b;
-    # rounded up, for what moves to the upper end only adds loss. Where e^a overflows the whole cell moves up.
+    # The share of the upper end of the cell [a, b] is (P - e^a Q) / (1 - e^(a-b)), from P = p_a +
+    # p_b, Q = p_a e^-a + p_b e^-b; rounded up, for what moves to the upper end only adds loss.
+    # Where e^a overflows the whole cell moves up.
     with np.errstate(over="ignore", invalid="ignore"):
         odds = np.exp(edges[:-1])
         share = (upper - odds * lower + upper_error + odds * lower_error) / -math.expm1(-spacing)
@@ -86,8 +92,8 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
 def _masses(cdf: Array, sf: Array) -> tuple[Array, Array]:
     """Mass of each cell, from the tail that has the digits, and a bound on its rounding error.
 
-    The normal distribution function is off by a few units in the last place near 0, and in the tails by about as many as the
-    exponent -log(cdf) is large.
+    The normal distribution function is off by a few units in the last place near 0, and in the
+    tails by about as many as the exponent -log(cdf) is large.
     """
     left = cdf[1:] < sf[:-1]
     mass = np.where(left, np.diff(cdf), -np.diff(sf))
@@ -126,7 +132,9 @@ def log_moment(cells: Cells, tilt: float) -> float:
     exponents = tilt * cells.losses
     largest = float(np.max(exponents[cells.probs > 0]))
     # Bounded below, for products in the subnormal range are slow and add nothing.
-    return largest + math.log(float(np.sum(np.exp(np.clip(exponents - largest, -200.0, 0.0)) * cells.probs)))
+    return largest + math.log(
+        float(np.sum(np.exp(np.clip(exponents - largest, -200.0, 0.0)) * cells.probs))
+    )
 
 
 @dataclass(frozen=True)
@@ -157,9 +165,10 @@ class Sum:
     ) -> tuple[Array, float]:
         """Upper bounds on delta at each of `losses`, from the law tilted by exp(tilt * loss).
 
-        `moments` and `scale` are those of `tilted`. Losses above the last point are missing from it, save that they come back
-        at smaller ones; losses below the first come back at larger ones, which raises delta. `extended` takes the time for
-        more digits. Also returned is the bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
+        `moments` and `scale` are those of `tilted`. Losses above the last point are missing from
+        it, save that they come back at smaller ones; losses below the first come back at larger
+        ones, which raises delta. `extended` takes the time for more digits. Also returned is the
+        bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
         """
         kind = _EXTENDED if extended else np.float64
         spectrum = _Spectrum(self.points, slice(None))
@@ -171,13 +180,16 @@ class Sum:
         law = np.roll(law, (offset - self.first) % self.points)[-len(self.losses) :]
         with np.errstate(over="ignore", invalid="ignore"):
             bounds = _hockey_stick(np.maximum(law, 0.0) * scale, self.spacing) + error * scale
-        # Relative errors: of the entries of each step's law, of the scale, and of sums of up to 2^21 terms.
+        # Relative errors: of the entries of each step's law, of the scale, and of sums of up to
+        # 2^21 terms.
         bounds *= 1 + 2e-9 + 8 * _ULP * sum(self.counts)
         # Where the tilt has made everything overflow, this curve says nothing; another one will.
         return np.where(np.isnan(bounds), 1.0, np.minimum(bounds, 1.0)), error
 
 
-def _multiply(spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment: float, kind: Any) -> None:
+def _multiply(
+    spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment: float, kind: Any
+) -> None:
     """Multiplies the transform of `count` steps into the spectrum."""
     points = spectrum.points
     exponents = tilt * cells.losses
@@ -186,7 +198,9 @@ def _multiply(spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment
     if rows > 1:
         tilted = np.pad(tilted, (0, rows * points - len(tilted)))
         exponents = np.pad(exponents, (0, rows * points - len(exponents)))
-    spectrum.perturbation += count * 4 * _ULP * (float(np.sum(tilted * np.abs(exponents))) + abs(moment))
+    spectrum.perturbation += (
+        count * 4 * _ULP * (float(np.sum(tilted * np.abs(exponents))) + abs(moment))
+    )
     tilted = tilted.reshape(rows, -1).sum(axis=0)
 
     unit = 8 * float(np.finfo(kind).eps)
@@ -208,7 +222,9 @@ def _multiply(spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment
     log_growth = count * unit * (1 + np.abs(log_transform).astype(np.float64))
     spectrum.log_value = spectrum.log_value + count * log_transform
     spectrum.log_growth = spectrum.log_growth + log_growth
-    spectrum.exact_growth = spectrum.exact_growth + count * np.log1p(error / size).astype(np.float64) + log_growth
+    spectrum.exact_growth = (
+        spectrum.exact_growth + count * np.log1p(error / size).astype(np.float64) + log_growth
+    )
     spectrum.euclidean += count * error * math.sqrt(points) * math.sqrt(float(np.sum(tilted**2)))
     spectrum.largest += count * error
 
@@ -222,14 +238,19 @@ def _back(spectrum: _Spectrum, kind: Any) -> tuple[Array, float]:
     gained: list[float] = []
     for growth in (spectrum.exact_growth, spectrum.log_growth):
         with np.errstate(over="ignore"):
-            more = np.where(growth < 1e-3, size * np.expm1(np.minimum(growth, 1.0)), np.exp(log_size + growth) - size)
+            more = np.where(
+                growth < 1e-3,
+                size * np.expm1(np.minimum(growth, 1.0)),
+                np.exp(log_size + growth) - size,
+            )
             # Both halves of the spectrum, hence the 2.
             gained.append(math.sqrt(2 * float(np.sum(more**2))))
     by_frequency, by_logarithm = gained
     by_norm = by_logarithm + spectrum.euclidean * math.exp(min(spectrum.largest, 700.0))
     forward = min(by_frequency, by_norm) + spectrum.perturbation + spectrum.left_out
     inverse = 8 * (1 + math.log2(points)) * math.sqrt(2 * float(np.sum(size**2)))
-    # This error is not multiplied by the number of steps: extended floats matter for few steps only.
+    # This error is not multiplied by the number of steps: extended floats matter for few steps
+    # only.
     kind = kind if inverse * _ULP > forward else np.float64
     half = np.zeros(points // 2 + 1, dtype=np.result_type(kind, np.complex64))
     half[spectrum.kept] = np.exp(spectrum.log_value)
@@ -240,7 +261,8 @@ def _back(spectrum: _Spectrum, kind: Any) -> tuple[Array, float]:
 def _hockey_stick(probs: Array, spacing: float) -> Array:
     """sum_{i>j} p_i (1 - e^(l_j - l_i)) for every j, for losses l that are `spacing` apart.
 
-    With A_j = sum_{i>j} p_i it is (1 - e^-spacing) sum_{m>=j} e^(l_j - l_m) A_m: sums of positive terms, which lose no digit.
+    With A_j = sum_{i>j} p_i it is (1 - e^-spacing) sum_{m>=j} e^(l_j - l_m) A_m: sums of positive
+    terms, which lose no digit.
     """
     above = np.append(np.cumsum(probs[:0:-1])[::-1], 0.0)
     discounted = np.empty_like(probs)
@@ -251,7 +273,9 @@ def _hockey_stick(probs: Array, spacing: float) -> Array:
         part = above[start : start + block]
         growth = np.exp(spacing * np.arange(len(part)))
         carried = carry * math.exp(-spacing * len(part))
-        discounted[start : start + block] = growth * (np.cumsum((part / growth)[::-1])[::-1] + carried)
+        discounted[start : start + block] = growth * (
+            np.cumsum((part / growth)[::-1])[::-1] + carried
+        )
         carry = float(discounted[start])
     return -math.expm1(-spacing) * discounted
 
@@ -281,7 +305,8 @@ _STRAY = 1e-10
 class _Outlook:
     """Quadrature estimates for the composed loss: a spacing for the grid, and the orders that bound its two tails.
 
-    `cumulants` are log E exp(order * loss) at ascending `orders`, of which the first `tilts` are of use as a tilt.
+    `cumulants` are log E exp(order * loss) at ascending `orders`, of which the first `tilts` are of
+    use as a tilt.
     """
 
     spacing: float
@@ -292,18 +317,22 @@ class _Outlook:
     high_order: float
 
 
-def compose(directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: float = 1e-5) -> GridCurve:
+def compose(
+    directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: float = 1e-5
+) -> GridCurve:
     """Profile of a composition: a curve that lies nowhere below it in any direction of a relation, each given as counted pairs.
 
-    The grid aims for a relative excess of epsilon of `tolerance`, in the direction that decides; ten times as much where it
-    would otherwise be longer than 2^17 points. The bound holds whatever it is.
+    The grid aims for a relative excess of epsilon of `tolerance`, in the direction that decides;
+    ten times as much where it would otherwise be longer than 2^17 points. The bound holds whatever
+    it is.
     """
     outlooks = [_foresee(parts, tolerance) for parts in directions]
-    # The direction with the larger epsilon allows the wider grid. The other one need not be resolved more finely: its curve
-    # matters only where it comes out above the first.
+    # The direction with the larger epsilon allows the wider grid. The other one need not be
+    # resolved more finely: its curve matters only where it comes out above the first.
     spacing = max(outlook.spacing for outlook in outlooks)
     curves = [
-        _compose_one(parts, outlook, spacing, tolerance) for parts, outlook in zip(directions, outlooks, strict=True)
+        _compose_one(parts, outlook, spacing, tolerance)
+        for parts, outlook in zip(directions, outlooks, strict=True)
     ]
     if len(curves) == 1:
         return curves[0]
@@ -317,7 +346,9 @@ def compose(directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: floa
     return GridCurve(longest.knots, deltas)
 
 
-def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: float, tolerance: float) -> GridCurve:
+def _compose_one(
+    parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: float, tolerance: float
+) -> GridCurve:
     counts = [count for _, count in parts]
     while True:
         cells = [discretise(pair, spacing, _TAIL_MASS / (4 * sum(counts))) for pair, _ in parts]
@@ -327,14 +358,17 @@ def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: 
         if last - first < _MAX_POINTS:
             break
         spacing *= 1.05 * (last - first) / _MAX_POINTS
-    infinity = -math.expm1(sum(n * math.log1p(-cell.infinity) for n, cell in zip(counts, cells, strict=True)))
+    infinity = -math.expm1(
+        sum(n * math.log1p(-cell.infinity) for n, cell in zip(counts, cells, strict=True))
+    )
     points = int(next_fast_len(max(2, math.ceil(_ROOM * (last - first + 1))), real=True) or 0)
     epsilons = np.arange(max(first, 0), first + points) * spacing
     stretch = Sum(cells, counts, spacing, first, points, epsilons)
     deltas = _deltas(stretch, outlook, sharp=tolerance <= _FINE) + infinity + _TAIL_MASS
     deltas = np.minimum(np.minimum.accumulate(deltas), 1.0)
     if epsilons[0] > 0:
-        # Nothing but cut-off mass lies below the first point, so delta is linear in e^epsilon from there down to 0: extend it.
+        # Nothing but cut-off mass lies below the first point, so delta is linear in e^epsilon from
+        # there down to 0: extend it.
         epsilons = np.insert(epsilons, 0, 0.0)
         deltas = np.insert(deltas, 0, 1.0)
     floor = infinity + _TAIL_MASS
@@ -344,7 +378,8 @@ def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: 
 
 def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
     """The lower of two bounds: of the law as it is, for large deltas, and of the law tilted upward, for small ones."""
-    # The largest order whose tilted law all but fits below the end, by Chernoff's bound; 0 where none does.
+    # The largest order whose tilted law all but fits below the end, by Chernoff's bound; 0 where
+    # none does.
     end = (stretch.first + stretch.points) * stretch.spacing
     tilt = 0.0
     for i in range(min(outlook.tilts, len(outlook.orders) - 1)):
@@ -355,10 +390,13 @@ def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
     tilt = min(tilt, 0.5 / stretch.spacing)
     deltas, error = stretch.deltas(0.0, *stretch.tilted(0.0))
     moments, scale = stretch.tilted(tilt)
-    # What rounding will add to the lower bound, where the first one tells how large delta is, and where it just ceases to.
+    # What rounding will add to the lower bound, where the first one tells how large delta is, and
+    # where it just ceases to.
     rounding = error * np.minimum(scale, 1.0)
     told = int(np.argmax(deltas <= max(4 * error, _LEAST_DELTA))) + 1
-    extended = sharp and bool(np.any(rounding[:told] > _ROUNDED * np.maximum(deltas[:told], _LEAST_DELTA)))
+    extended = sharp and bool(
+        np.any(rounding[:told] > _ROUNDED * np.maximum(deltas[:told], _LEAST_DELTA))
+    )
     if tilt > 0 or extended:
         deltas = np.minimum(deltas, stretch.deltas(tilt, moments, scale, extended=extended)[0])
     return deltas
@@ -375,22 +413,31 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
         step_mean = float(node.upper @ node.loss)
         mean += count * step_mean
         variance += count * float(node.upper @ (node.loss - step_mean) ** 2)
-    # A loss that is all but constant (little noise, one direction) has a variance that is rounding error.
+    # A loss that is all but constant (little noise, one direction) has a variance that is rounding
+    # error.
     scale = max(math.sqrt(variance), 1e-4 * abs(mean), 1e-150)
     tilts = np.geomspace(1e-3, 1e3, 97) / scale
     # Log E exp(order * loss) of the whole composition, for orders above and below 0.
     upward, downward = (
-        np.sum([n * logsumexp(np.outer(orders, node.loss) + np.log(node.upper), axis=1) for node, n in nodes], axis=0)
+        np.sum(
+            [
+                n * logsumexp(np.outer(orders, node.loss) + np.log(node.upper), axis=1)
+                for node, n in nodes
+            ],
+            axis=0,
+        )
         for orders in (tilts, -tilts)
     )
-    # By Chernoff's bound: how far up the losses reach but for each of these probabilities, and the orders that show it.
+    # By Chernoff's bound: how far up the losses reach but for each of these probabilities, and the
+    # orders that show it.
     log_masses = [math.log(mass) for mass in (*_REFERENCE_DELTAS, _TILTED_DELTA, _TAIL_MASS)]
     reaches = (upward - np.reshape(log_masses, (-1, 1))) / tilts
     *epsilons, _, high = np.min(reaches, axis=1).tolist()
     *orders, tilted_order, high_order = tilts[np.argmin(reaches, axis=1)].tolist()
     lows = (downward - math.log(_TAIL_MASS)) / -tilts
     low = float(np.max(lows))
-    # The grid adds spacing^2 (tilt^2 + tilt)/12 a step to the cumulant, hence spacing^2 (tilt + 1)/12 to epsilon.
+    # The grid adds spacing^2 (tilt^2 + tilt)/12 a step to the cumulant, hence spacing^2 (tilt +
+    # 1)/12 to epsilon.
     spacing = min(
         math.sqrt(12 * tolerance * max(epsilon, 0.1 * scale) / ((order + 1) * total))
         for epsilon, order in zip(epsilons, orders, strict=True)
@@ -402,7 +449,8 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
     # One step's own losses must fit as well.
     widest = max(float(np.ptp(node.loss)) for node, _ in nodes)
     spacing = max(spacing, (high - low) / (_MAX_POINTS / 2), widest / (_MAX_POINTS / 2))
-    # Tilts up to the best one for the smallest delta, and all larger orders to bound their tails with.
+    # Tilts up to the best one for the smallest delta, and all larger orders to bound their tails
+    # with.
     return _Outlook(
         spacing=spacing,
         orders=tilts,
@@ -418,15 +466,21 @@ def _chernoff_range(
 ) -> tuple[float, float]:
     """Losses outside of which the composed grid law has probability at most `_TAIL_MASS` on either side, by Chernoff's bound.
 
-    From the grid law itself and not from quadrature: where the losses are smaller than a cell, the two differ, and the best
-    orders are those at which single cells are seen.
+    From the grid law itself and not from quadrature: where the losses are smaller than a cell, the
+    two differ, and the best orders are those at which single cells are seen.
     """
     pairs = list(zip(counts, cells, strict=True))
     low = sum(n * cell.first for n, cell in pairs) * spacing
     high = sum(n * (cell.first + len(cell.probs) - 1) for n, cell in pairs) * spacing
     bounds: dict[int, list[float]] = {}
     for sign, best in ((-1, outlook.low_order), (1, outlook.high_order)):
-        orders = [sign * order for order in (0.7 * best, best, 1.4 * best, 0.3 / spacing, 1 / spacing, 3 / spacing)]
+        orders = [
+            sign * order
+            for order in (0.7 * best, best, 1.4 * best, 0.3 / spacing, 1 / spacing, 3 / spacing)
+        ]
         moments = [sum(n * log_moment(cell, order) for n, cell in pairs) for order in orders]
-        bounds[sign] = [(moment - math.log(_TAIL_MASS)) / order for moment, order in zip(moments, orders, strict=True)]
+        bounds[sign] = [
+            (moment - math.log(_TAIL_MASS)) / order
+            for moment, order in zip(moments, orders, strict=True)
+        ]
     return max(low, *bounds[-1]), min(high, *bounds[1])

@@ -1,8 +1,8 @@
 """From events to curves: the dominating pairs of a `DpEvent` under a relation, refused events, and JSON.
 
-`NOISES` has the events of added noise, with their dominating pairs, `_KINDS` all others that the library accounts for, with their
-fields: what is in neither is refused by name, here and in files. `_elementary` brings a step to its simplest form, `_pair` gives
-its dominating pair.
+`NOISES` has the events of added noise, with their dominating pairs, `_KINDS` all others that the
+library accounts for, with their fields: what is in neither is refused by name, here and in files.
+`_elementary` brings a step to its simplest form, `_pair` gives its dominating pair.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from discreet.privacy.accounting._renyi import RenyiCurve
 
     Curve = GaussianCurve | GridCurve | PureCurve | RenyiCurve
-    """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper bounds at each epsilon >= 0;
-    `knots` are epsilons, ascending from 0, between which the curve is smooth; the last has a negligible delta."""
+    """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper
+    bounds at each epsilon >= 0; `knots` are epsilons, ascending from 0, between which the curve is
+    smooth; the last has a negligible delta."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -56,8 +57,9 @@ class BoundedRangeDpEvent(DpEvent):
     """One choice by the exponential mechanism, of probabilities in proportion to exp(epsilon * score / 2).
 
     Attributes:
-        epsilon: The privacy range, if one record that is added or removed moves each score by at most 1: the privacy losses of
-            all answers lie within an interval of this length. Under REPLACE_ONE scores move by up to 2, and it is twice as long.
+        epsilon: The privacy range, if one record that is added or removed moves each score by at
+            most 1: the privacy losses of all answers lie within an interval of this length. Under
+            REPLACE_ONE scores move by up to 2, and it is twice as long.
     """
 
     epsilon: float
@@ -68,27 +70,37 @@ class SharedDpEvent(DpEvent):
     """A release with Laplace noise beside one with Gaussian noise, of two parts of one vector of a record.
 
     Attributes:
-        laplace: The scale of the Laplace noise, over what a record moves that release by (in L1) where the whole clipping norm
-            is in its part.
-        gaussian: The standard deviation of the Gaussian noise, likewise (in L2). What a record moves the two by, as shares a and
-            b of these, obeys a^2 + b^2 <= 1.
+        laplace: The scale of the Laplace noise, over what a record moves that release by (in L1)
+            where the whole clipping norm is in its part.
+        gaussian: The standard deviation of the Gaussian noise, likewise (in L2). What a record
+            moves the two by, as shares a and b of these, obeys a^2 + b^2 <= 1.
     """
 
     laplace: float
     gaussian: float
 
 
-NOISES: dict[type[DpEvent], Callable[[float], Pair]] = {GaussianDpEvent: GaussianPair, LaplaceDpEvent: LaplacePair}
-"""Events of noise added to a sum: a class whose one field is `noise_multiplier`, the size of the noise over the clipping norm C,
-and what makes a dominating pair for sums that lie so many sizes of the noise apart: C for a record that is added or removed, 2C
-for one that is replaced. The pair has to hold in both directions, as that of symmetric noise does."""
+NOISES: dict[type[DpEvent], Callable[[float], Pair]] = {
+    GaussianDpEvent: GaussianPair,
+    LaplaceDpEvent: LaplacePair,
+}
+"""Events of noise added to a sum: a class whose one field is `noise_multiplier`, the size of the
+noise over the clipping norm C, and what makes a dominating pair for sums that lie so many sizes of
+the noise apart: C for a record that is added or removed, 2C for one that is replaced. The pair has
+to hold in both directions, as that of symmetric noise does."""
 
 _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "none": (NoOpDpEvent, {}),
-    "randomized_response": (RandomizedResponseDpEvent, {"noise_parameter": "number", "num_buckets": "count"}),
+    "randomized_response": (
+        RandomizedResponseDpEvent,
+        {"noise_parameter": "number", "num_buckets": "count"},
+    ),
     "bounded_range": (BoundedRangeDpEvent, {"epsilon": "number"}),
     "shared": (SharedDpEvent, {"laplace": "number", "gaussian": "number"}),
-    "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
+    "poisson_sampled": (
+        PoissonSampledDpEvent,
+        {"sampling_probability": "number", "event": "event"},
+    ),
     "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
         {"source_dataset_size": "count", "sample_size": "count", "event": "event"},
@@ -102,7 +114,10 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
             "noise_multiplier": "number",
         },
     ),
-    "repeat_and_select": (RepeatAndSelectDpEvent, {"event": "event", "mean": "number", "shape": "shape"}),
+    "repeat_and_select": (
+        RepeatAndSelectDpEvent,
+        {"event": "event", "mean": "number", "shape": "shape"},
+    ),
     "self_composed": (SelfComposedDpEvent, {"event": "event", "count": "count"}),
     "composed": (ComposedDpEvent, {"events": "events"}),
 }
@@ -110,7 +125,10 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
 
 def _kinds() -> dict[str, tuple[type, dict[str, str]]]:
     """The events by their names in files."""
-    noises = {kind.__name__.removesuffix("DpEvent").lower(): (kind, {"noise_multiplier": "number"}) for kind in NOISES}
+    noises = {
+        kind.__name__.removesuffix("DpEvent").lower(): (kind, {"noise_multiplier": "number"})
+        for kind in NOISES
+    }
     return {**noises, **_KINDS}
 
 
@@ -157,7 +175,9 @@ def event_from_dict(content: Any) -> DpEvent:
             values[field] = [event_from_dict(part) for part in value]
         elif what == "shape" and value == "infinity":
             values[field] = math.inf
-        elif isinstance(value, bool) or not isinstance(value, int if what == "count" else int | float):
+        elif isinstance(value, bool) or not isinstance(
+            value, int if what == "count" else int | float
+        ):
             raise ValueError(f"{field} of an event is {value!r}, not a {what}")
         else:
             values[field] = value
@@ -200,19 +220,23 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
     return compose(directions, tolerance=tolerance)
 
 
-def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
+def direction_parts(
+    event: DpEvent, relation: Relation
+) -> list[tuple[float, list[tuple[Pair, int]]]]:
     """The parts of an event for each direction of the relation.
 
-    These are the sensitivity in standard deviations of all Gaussians together (infinite if a release has no noise), and
-    the other dominating pairs with their counts.
+    These are the sensitivity in standard deviations of all Gaussians together (infinite if a
+    release has no noise), and the other dominating pairs with their counts.
     """
     found = _composed(event, relation)
     if found is None:
         return [(math.inf, [])]
     gaussian, others = found
-    # In Rényi divergences a choice of range r is no worse than a Gaussian of sensitivity r / 2: it is r^2 / 8-zCDP (Cesar and
-    # Rogers, ALT 2021, from Dong, Durfee and Rogers).
-    choices = [(_range_of(x, relation), n) for x, n in others.items() if isinstance(x, BoundedRangeDpEvent)]
+    # In Rényi divergences a choice of range r is no worse than a Gaussian of sensitivity r / 2: it
+    # is r^2 / 8-zCDP (Cesar and Rogers, ALT 2021, from Dong, Durfee and Rogers).
+    choices = [
+        (_range_of(x, relation), n) for x, n in others.items() if isinstance(x, BoundedRangeDpEvent)
+    ]
     gaussian = math.sqrt(gaussian**2 + sum(n * width**2 / 4 for width, n in choices))
     others = {step: n for step, n in others.items() if not isinstance(step, BoundedRangeDpEvent)}
     return [(gaussian, _pairs(others, relation, added)) for added in (False, True)]
@@ -225,7 +249,9 @@ def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, in
     if isinstance(event, SelfComposedDpEvent):
         found, rest = selections_of(event.event)
         times = _whole(event.count)
-        return [(one, n * times) for one, n in found], SelfComposedDpEvent(rest, times) if found else event
+        return [(one, n * times) for one, n in found], SelfComposedDpEvent(
+            rest, times
+        ) if found else event
     if isinstance(event, ComposedDpEvent):
         parts = [selections_of(part) for part in event.events]
         found = [pair for part, _ in parts for pair in part]
@@ -239,11 +265,15 @@ def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[
     One kind of choices may be the worst of all of them together (`SelectionPair`).
     """
     choices = {
-        x: n * x.epsilon**2 for x, n in others.items() if isinstance(x, BoundedRangeDpEvent) and n <= _MOST_CHOICES
+        x: n * x.epsilon**2
+        for x, n in others.items()
+        if isinstance(x, BoundedRangeDpEvent) and n <= _MOST_CHOICES
     }
     together = max(choices, key=choices.__getitem__, default=None)
     return [
-        (_pair(step, relation, added, n), 1) if step is together else (_pair(step, relation, added), n)
+        (_pair(step, relation, added, n), 1)
+        if step is together
+        else (_pair(step, relation, added), n)
         for step, n in others.items()
     ]
 
@@ -260,7 +290,9 @@ def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, 
         return None
     # Gaussians compose to one Gaussian, exactly.
     gaussian = sum(
-        n * (sensitivity / step.noise_multiplier) ** 2 for step, n in steps.items() if isinstance(step, GaussianDpEvent)
+        n * (sensitivity / step.noise_multiplier) ** 2
+        for step, n in steps.items()
+        if isinstance(step, GaussianDpEvent)
     )
     others = {step: n for step, n in steps.items() if not isinstance(step, GaussianDpEvent)}
     return math.sqrt(gaussian), others
@@ -286,7 +318,9 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
     if isinstance(step, BoundedRangeDpEvent):
         bare = _range_of(step, relation) > _MOST_RANGE
     else:
-        bare = (step.noise_parameter if isinstance(step, RandomizedResponseDpEvent) else _noise_of(step)) == 0
+        bare = (
+            step.noise_parameter if isinstance(step, RandomizedResponseDpEvent) else _noise_of(step)
+        ) == 0
     if not bare:
         steps[step] = steps.get(step, 0) + count
     return bare
@@ -322,9 +356,15 @@ def pure_epsilon(event: RandomizedResponseDpEvent) -> float:
 
 
 def _whole(count: object) -> int:
-    number = count if isinstance(count, int | float | np.integer) and not isinstance(count, bool) else math.nan
+    number = (
+        count
+        if isinstance(count, int | float | np.integer) and not isinstance(count, bool)
+        else math.nan
+    )
     if not (float(number).is_integer() and number >= 0):
-        raise ValueError(f"SelfComposedDpEvent has count {count!r}; a count is an integer, 0 or more.")
+        raise ValueError(
+            f"SelfComposedDpEvent has count {count!r}; a count is an integer, 0 or more."
+        )
     return int(number)
 
 
@@ -338,7 +378,9 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         return event if event.num_buckets > 1 and event.noise_parameter < 1 else None
     if isinstance(event, BoundedRangeDpEvent):
         if not (isinstance(event.epsilon, int | float) and event.epsilon >= 0):
-            raise ValueError(f"BoundedRangeDpEvent has epsilon {event.epsilon!r}; it is a number, 0 or more.")
+            raise ValueError(
+                f"BoundedRangeDpEvent has epsilon {event.epsilon!r}; it is a number, 0 or more."
+            )
         return event if event.epsilon > 0 else None
     if isinstance(event, SharedDpEvent):
         return event
@@ -358,7 +400,11 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         return _without_replacement(event, relation)
     if isinstance(event, TruncatedSubsampledGaussianDpEvent):
         _check_probability(event.sampling_probability, "TruncatedSubsampledGaussianDpEvent")
-        return event if event.sampling_probability and event.truncated_batch_size and event.dataset_size else None
+        return (
+            event
+            if event.sampling_probability and event.truncated_batch_size and event.dataset_size
+            else None
+        )
     raise ValueError(
         f"{type(event).__name__} cannot be accounted for here: only events whose worst-case neighbours are known are accepted. "
         f"Describe the release by one of: {_listed(kind for kind, _ in _kinds().values())}. A new mechanism's event gets its "
@@ -374,10 +420,14 @@ def _apart(event: SharedDpEvent, relation: Relation) -> list[DpEvent]:
     distance = neighbours(relation).distance
     _noise_of(event)
     noises = [event.laplace, event.gaussian]
-    return [] if min(noises) > 0 and reach_of(*(distance / x for x in noises)) < MOST_LOSS else parts
+    return (
+        [] if min(noises) > 0 and reach_of(*(distance / x for x in noises)) < MOST_LOSS else parts
+    )
 
 
-def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Relation) -> DpEvent | None:
+def _without_replacement(
+    event: SampledWithoutReplacementDpEvent, relation: Relation
+) -> DpEvent | None:
     size = event.source_dataset_size
     batch = event.sample_size
     if not 0 <= batch <= size:
@@ -409,18 +459,24 @@ def _check_inner(event: DpEvent, allowed: Collection[type], inner: DpEvent) -> N
         )
     _noise_of(inner)
     if isinstance(inner, SharedDpEvent) and _apart(inner, Relation.ADD_OR_REMOVE_ONE):
-        raise ValueError(f"{inner!r} has too little noise to be accounted for on a sample. Add more of it.")
+        raise ValueError(
+            f"{inner!r} has too little noise to be accounted for on a sample. Add more of it."
+        )
 
 
 def _check_probability(value: float, where: str) -> None:
     if not 0 <= value <= 1:
-        raise ValueError(f"{where} has sampling probability {value!r}; a probability lies between 0 and 1.")
+        raise ValueError(
+            f"{where} has sampling probability {value!r}; a probability lies between 0 and 1."
+        )
 
 
 def _noise_of(event: DpEvent) -> float:
     step: Any = getattr(event, "event", event)
     shared = isinstance(step, SharedDpEvent)
-    noises: list[Any] = [step.laplace, step.gaussian] if shared else [getattr(step, "noise_multiplier", None)]
+    noises: list[Any] = (
+        [step.laplace, step.gaussian] if shared else [getattr(step, "noise_multiplier", None)]
+    )
     for noise in noises:
         if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
             raise ValueError(
@@ -453,7 +509,9 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
     if isinstance(step, SampledWithoutReplacementDpEvent):
         from discreet.privacy.accounting._replaced import WithoutReplacementPair
 
-        return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
+        return WithoutReplacementPair(
+            GaussianPair(2 / noise), step.sample_size / step.source_dataset_size
+        )
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, added)
     raise AssertionError(f"{step!r} was accepted by _elementary")
@@ -469,8 +527,9 @@ def _of_noise(step: Any, distance: float) -> Pair:
 
 
 def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, added: bool) -> Pair:
-    # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
-    # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
+    # Condition on whether the batch would overflow given that the record is in it; where it does,
+    # one record in takes another's place, which is a replacement at twice the sensitivity (arXiv
+    # 2508.15089, as dp_accounting has it).
     from scipy.stats import binom
 
     from discreet.privacy.accounting._replaced import MixturePair, PoissonReplacePair
@@ -488,5 +547,9 @@ def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, ad
     if overflow == 0:
         return untruncated
     replaced_rate = min(1.0, float(binom.sf(limit, size, rate)) * limit / overflow / size)
-    replaced = PoissonReplacePair(2 / event.noise_multiplier, replaced_rate) if replaced_rate > 0 else untruncated
+    replaced = (
+        PoissonReplacePair(2 / event.noise_multiplier, replaced_rate)
+        if replaced_rate > 0
+        else untruncated
+    )
     return replaced if overflow == 1 else MixturePair(replaced, untruncated, overflow)

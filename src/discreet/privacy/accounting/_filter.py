@@ -1,7 +1,8 @@
 """A filter: events that are chosen one after another, each after seeing what the earlier ones released.
 
-A profile of a composition holds for events that were fixed in advance. Where they were not, Rényi divergences still add up, as
-long as a stopping rule keeps their sum below a bound that was fixed first (Feldman and Zrnic, NeurIPS 2021, Theorem 4.3).
+A profile of a composition holds for events that were fixed in advance. Where they were not, Rényi
+divergences still add up, as long as a stopping rule keeps their sum below a bound that was fixed
+first (Feldman and Zrnic, NeurIPS 2021, Theorem 4.3).
 """
 
 import math
@@ -46,17 +47,19 @@ def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 
 class PrivacyFilter:
     """Admit events one by one, with (epsilon, delta) for all of them together, even if each is chosen adaptively.
 
-    Composition as in `profile` is a theorem about events that were fixed beforehand. Whoever looks at a fit before planning the
-    next one needs another: a rule that stops before a sum passes a bound that was fixed first. Here there are several sums, and
-    one of them within its bound is enough, for delta is shared out among them: half for the sum of the events' own epsilons
-    and deltas (Rogers, Roth, Ullman and Vadhan, NeurIPS 2016, section 3), the other half in equal parts for Rényi
-    divergences of 24 orders (Feldman and Zrnic, NeurIPS 2021, Theorem 4.3). Whatever happens, one of the sums admitted the last
-    event; where it was a given one, a filter of that sum alone would have stopped nothing, so the chance of a large loss is at
-    most its share.
+    Composition as in `profile` is a theorem about events that were fixed beforehand. Whoever looks
+    at a fit before planning the next one needs another: a rule that stops before a sum passes a
+    bound that was fixed first. Here there are several sums, and one of them within its bound is
+    enough, for delta is shared out among them: half for the sum of the events' own epsilons and
+    deltas (Rogers, Roth, Ullman and Vadhan, NeurIPS 2016, section 3), the other half in equal parts
+    for Rényi divergences of 24 orders (Feldman and Zrnic, NeurIPS 2021, Theorem 4.3). Whatever
+    happens, one of the sums admitted the last event; where it was a given one, a filter of that sum
+    alone would have stopped nothing, so the chance of a large loss is at most its share.
 
     Attributes:
         epsilon: The cap, above 0.
-        delta: The cap's delta, above 0 and below 1; the events' own deltas have to fit into half of it.
+        delta: The cap's delta, above 0 and below 1; the events' own deltas have to fit into half of
+            it.
 
     >>> cap = PrivacyFilter(epsilon=3.0, delta=1e-5)
     >>> from dp_accounting import dp_event
@@ -72,7 +75,9 @@ class PrivacyFilter:
 
     def __post_init__(self) -> None:
         epsilon = positive("The cap's epsilon", self.epsilon, hint="3 is a common cap.")
-        delta = probability("The cap's delta", self.delta, hint="It should be well below 1 / number of records.")
+        delta = probability(
+            "The cap's delta", self.delta, hint="It should be well below 1 / number of records."
+        )
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
 
@@ -80,7 +85,9 @@ class PrivacyFilter:
         """Compute the least cap, at this delta, that would have admitted these events; infinite if none would."""
         if not costs:
             return 0.0
-        fits = math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
+        fits = (
+            math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
+        )
         basic = math.fsum(cost.epsilon for cost in costs) if fits else math.inf
         # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.
         weight = 1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))

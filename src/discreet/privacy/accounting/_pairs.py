@@ -1,9 +1,10 @@
 """The cost of one use of a mechanism: dominating pairs, and privacy profiles as curves.
 
-A pair (P, Q) bounds a mechanism when its hockey-stick divergences H_alpha(P || Q) are at least those of the mechanism
-on any two neighbouring data sets, for every alpha > 0. All that accounting needs of a pair is the law of its privacy loss
-L = log dP/dQ under P and under Q, so a pair here *is* those two laws, given by their distribution functions. Both tails are
-given, because privacy is decided where 1 - cdf has lost all its digits.
+A pair (P, Q) bounds a mechanism when its hockey-stick divergences H_alpha(P || Q) are at least
+those of the mechanism on any two neighbouring data sets, for every alpha > 0. All that accounting
+needs of a pair is the law of its privacy loss L = log dP/dQ under P and under Q, so a pair here
+*is* those two laws, given by their distribution functions. Both tails are given, because privacy is
+decided where 1 - cdf has lost all its digits.
 
 A curve is delta as a function of epsilon, and back. Every value of it is an upper bound.
 """
@@ -24,7 +25,8 @@ Array = NDArray[np.floating[Any]]
 class GaussianCurve:
     """The exact profile of the Gaussian mechanism with sensitivity/stddev = `shift`, but for rounding upward.
 
-    Reference: Balle, Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018, Theorem 8.
+    Reference: Balle, Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018,
+    Theorem 8.
     """
 
     shift: float
@@ -58,7 +60,11 @@ class GridCurve:
         # (e^eps - e^start) / (e^stop - e^start), without overflow
         with np.errstate(over="ignore"):
             weight = np.clip(
-                np.exp(np.minimum(epsilon - stop, 0.0)) * np.expm1(start - epsilon) / np.expm1(start - stop), 0, 1
+                np.exp(np.minimum(epsilon - stop, 0.0))
+                * np.expm1(start - epsilon)
+                / np.expm1(start - stop),
+                0,
+                1,
             )
         value = self.deltas[left] + weight * (self.deltas[right] - self.deltas[left])
         return np.where(epsilon >= self.knots[-1], self.deltas[-1], value)
@@ -114,7 +120,11 @@ class GaussianPair:
 
     def nodes(self) -> LossNodes:
         z = gaussian_nodes(self.shift, self.shift / 2)
-        return LossNodes(z * self.shift, gaussian_weights(z - self.shift / 2), gaussian_weights(z + self.shift / 2))
+        return LossNodes(
+            z * self.shift,
+            gaussian_weights(z - self.shift / 2),
+            gaussian_weights(z + self.shift / 2),
+        )
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,9 @@ class LaplacePair:
     shift: float
 
     def law(self, loss: Array) -> LossLaw:
-        # Under P the loss is +shift with probability 1/2, -shift with probability exp(-shift)/2, and has density
-        # exp((l - shift)/2)/4 in between; under Q the same with the sign of l turned.
+        # Under P the loss is +shift with probability 1/2, -shift with probability exp(-shift)/2,
+        # and has density exp((l - shift)/2)/4 in between; under Q the same with the sign of l
+        # turned.
         inside = np.clip(loss, -self.shift, self.shift)
         ends = [loss < -self.shift, loss >= self.shift]
         upper_cdf = np.select(ends, [0.0, 1.0], np.exp((inside - self.shift) / 2) / 2)
@@ -156,11 +167,16 @@ class PoissonPair:
     def law(self, loss: Array) -> LossLaw:
         sign = -1 if self.added else 1
         sampled = sign * loss
-        # The loss before sampling, as the inverse of that in `nodes`; -inf below log(1 - q), which no loss after it reaches.
+        # The loss before sampling, as the inverse of that in `nodes`; -inf below log(1 - q), which
+        # no loss after it reaches.
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.expm1(np.minimum(sampled, 1.0)) / self.rate
             small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
-            large = sampled - math.log(self.rate) + np.log1p((self.rate - 1) * np.exp(-np.maximum(sampled, 1.0)))
+            large = (
+                sampled
+                - math.log(self.rate)
+                + np.log1p((self.rate - 1) * np.exp(-np.maximum(sampled, 1.0)))
+            )
         base = self.base.law(sign * np.where(sampled < 1.0, small, large))
         upper = base[:2]
         lower = base[2:]
@@ -176,7 +192,9 @@ class PoissonPair:
         loss = sign * loss
         # log(1 - q + q e^l), with all its digits for small q and for small or large l.
         small = np.log1p(self.rate * np.expm1(np.minimum(loss, 1.0)))
-        large = np.logaddexp(math.log1p(-self.rate) if self.rate < 1 else -math.inf, math.log(self.rate) + loss)
+        large = np.logaddexp(
+            math.log1p(-self.rate) if self.rate < 1 else -math.inf, math.log(self.rate) + loss
+        )
         if self.added:
             lower = (1 - self.rate) * upper + self.rate * lower
         else:
@@ -200,7 +218,9 @@ def gaussian_tails(z: Array) -> tuple[Array, Array]:
 def gaussian_nodes(shift: float, beyond: float) -> Array:
     """Points for Gaussians whose means are at most `beyond` from zero."""
     reach = _NODE_REACH + beyond
-    return np.linspace(-reach, reach, 2 * math.ceil(min(reach / min(0.05, 0.2 / shift), 20_000)) + 1)
+    return np.linspace(
+        -reach, reach, 2 * math.ceil(min(reach / min(0.05, 0.2 / shift), 20_000)) + 1
+    )
 
 
 def gaussian_weights(z: Array) -> Array:

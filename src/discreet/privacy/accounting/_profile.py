@@ -1,9 +1,11 @@
 """The privacy profile of an event (delta for every epsilon, epsilon for every delta), and calibration to a target.
 
-Calibration looks for the least noise, or the most steps, that keep epsilon at or below the target. It searches with a coarse
-grid first, and returns only what the fine grid confirms: always the safe side.
+Calibration looks for the least noise, or the most steps, that keep epsilon at or below the target.
+It searches with a coarse grid first, and returns only what the fine grid confirms: always the safe
+side.
 
-A profile of a composition holds for events that were fixed in advance; `_filter` is for events chosen one after another.
+A profile of a composition holds for events that were fixed in advance; `_filter` is for events
+chosen one after another.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ DELTA_HINT = "It should be well below one over the number of records, such as 1e
 class PrivacyProfile:
     """The privacy profile of an event: delta as a function of epsilon. Made by `profile`.
 
-    Guarantee: for every epsilon, the event, run within total variation `slack` of its ideal, is (epsilon, delta(epsilon))
-    differentially private under `relation`; every number is an upper bound.
+    Guarantee: for every epsilon, the event, run within total variation `slack` of its ideal, is
+    (epsilon, delta(epsilon)) differentially private under `relation`; every number is an upper
+    bound.
 
     Attributes:
         event: The event.
@@ -71,7 +74,8 @@ class PrivacyProfile:
         flat = values.reshape(-1)
         deltas = self._with_slack(flat)
         if self.slack > 0:
-            # With slack the bound rises again in epsilon; what holds at a smaller epsilon holds at a larger one.
+            # With slack the bound rises again in epsilon; what holds at a smaller epsilon holds at
+            # a larger one.
             knots = self._knots()
             best = np.minimum.accumulate(self._with_slack(knots))
             earlier = np.searchsorted(knots, flat, side="right") - 1
@@ -86,7 +90,8 @@ class PrivacyProfile:
             delta: Between 0 and 1.
 
         Returns:
-            epsilon >= 0; infinity where no finite one is known (release without noise; delta below slack; delta below 1e-17).
+            epsilon >= 0; infinity where no finite one is known (release without noise; delta below
+            slack; delta below 1e-17).
 
         Raises:
             ValueError: Delta is outside [0, 1] or not a number.
@@ -96,7 +101,8 @@ class PrivacyProfile:
                 f"delta is {delta!r}; it is a probability, and should be well below one over the number of records. "
                 "Pass a number between 0 and 1, such as 1e-6."
             )
-        # With slack the bound rises again: its first crossing is found, on the knots and then by bisection between two of them.
+        # With slack the bound rises again: its first crossing is found, on the knots and then by
+        # bisection between two of them.
         knots = self._curve.knots
         met = np.flatnonzero(self._with_slack(knots) <= delta)
         if met.size == 0:
@@ -131,20 +137,24 @@ class PrivacyProfile:
             false_positive_rate: A number or an array of numbers in [0, 1].
 
         Returns:
-            An upper bound from the profile's trade-off curve: the least over epsilon of e^eps FPR + delta and
-            1 - e^-eps (1 - delta - FPR). A float for a number, an array for an array.
+            An upper bound from the profile's trade-off curve: the least over epsilon of e^eps FPR +
+            delta and 1 - e^-eps (1 - delta - FPR). A float for a number, an array for an array.
 
         Raises:
             ValueError: A rate is outside [0, 1].
         """
         rates = np.asarray(false_positive_rate, dtype=np.float64)
         if not ((rates >= 0) & (rates <= 1)).all():
-            raise ValueError(f"false_positive_rate is {false_positive_rate!r}; rates lie between 0 and 1.")
+            raise ValueError(
+                f"false_positive_rate is {false_positive_rate!r}; rates lie between 0 and 1."
+            )
         epsilons, deltas = self.curve()
         with np.errstate(over="ignore"):
             growth = np.exp(np.minimum(epsilons, 700.0))
         column = rates.reshape(-1, 1)
-        best = np.minimum((growth * column + deltas).min(axis=1), (1 - (1 - deltas - column) / growth).min(axis=1))
+        best = np.minimum(
+            (growth * column + deltas).min(axis=1), (1 - (1 - deltas - column) / growth).min(axis=1)
+        )
         # Chance is always within reach, whatever rounding says.
         best = np.clip(best.reshape(rates.shape), rates, 1.0)
         return float(best) if rates.ndim == 0 else best
@@ -164,33 +174,41 @@ class PrivacyProfile:
         return knots[chosen]
 
 
-def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5) -> PrivacyProfile:
+def profile(
+    event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5
+) -> PrivacyProfile:
     """Compute the privacy profile of an event.
 
-    Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
-    distributions, rounded upward; epsilon comes out within some 1e-4 of the composed pair's own (relative), within 1e-3 in
-    corners (rates near 1e-4 with an epsilon below 0.1, delta below 1e-10; on processors without 80-bit floats also 10^6 steps,
-    2 % there). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the factor 2
-    itself.
+    Gaussian events without sampling compose exactly. Sampled ones are composed numerically through
+    their privacy loss distributions, rounded upward; epsilon comes out within some 1e-4 of the
+    composed pair's own (relative), within 1e-3 in corners (rates near 1e-4 with an epsilon below
+    0.1, delta below 1e-10; on processors without 80-bit floats also 10^6 steps, 2 % there). Noise
+    multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the
+    factor 2 itself.
 
-    A RandomizedResponseDpEvent stands for any mechanism that is (epsilon, 0)-private under the relation asked for (`pure_event`
-    makes one); under ADD_OR_REMOVE_ONE it must not be read as answers that each record gives.
+    A RandomizedResponseDpEvent stands for any mechanism that is (epsilon, 0)-private under the
+    relation asked for (`pure_event` makes one); under ADD_OR_REMOVE_ONE it must not be read as
+    answers that each record gives.
 
     Args:
-        event: dp_accounting's description of what touches the data. Composition is for a horizon fixed beforehand.
+        event: dp_accounting's description of what touches the data. Composition is for a horizon
+            fixed beforehand.
         relation: Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.
-        slack: Total variation between what runs and `event`, summed over all steps; enters as (1 + e^epsilon) slack in delta.
+        slack: Total variation between what runs and `event`, summed over all steps; enters as (1 +
+            e^epsilon) slack in delta.
         tolerance: Relative excess of epsilon to choose the numerical grid for. Less takes longer.
 
     Returns:
         The profile.
 
     Raises:
-        ValueError: An event or a pair of event and relation without sound accounting; a bad probability or noise multiplier.
+        ValueError: An event or a pair of event and relation without sound accounting; a bad
+            probability or noise multiplier.
 
     References:
-        Koskela, Jaelkoe, Honkela, AISTATS 2020 and Gopi, Lee, Wutschitz, NeurIPS 2021 (numerical composition);
-        Doroshenko et al., PoPETs 2022 (connect-the-dots); Zhu, Dong, Wang, AISTATS 2022 (dominating pairs).
+        Koskela, Jaelkoe, Honkela, AISTATS 2020 and Gopi, Lee, Wutschitz, NeurIPS 2021 (numerical
+        composition); Doroshenko et al., PoPETs 2022 (connect-the-dots); Zhu, Dong, Wang, AISTATS
+        2022 (dominating pairs).
 
     Example:
         >>> from dp_accounting import dp_event
@@ -235,8 +253,8 @@ class Planned(Protocol):
 def composed(*plans: Planned) -> PrivacyProfile:
     """Compute the privacy profile of several plans together, such as those of a standardisation and of the fit after it.
 
-    Guarantee: it holds for all releases by these plans from the same records, once each, if every plan was made before the
-    results of any were seen; else a `Ledger` has the cost.
+    Guarantee: it holds for all releases by these plans from the same records, once each, if every
+    plan was made before the results of any were seen; else a `Ledger` has the cost.
 
     Raises:
         ValueError: No plan, or plans under different relations.
@@ -268,15 +286,22 @@ _MAX_STEPS = 10**9
 
 
 def calibrate_noise_multiplier(
-    event_of: Callable[[float], DpEvent], *, epsilon: float, delta: float, relation: Relation, slack: float = 0.0
+    event_of: Callable[[float], DpEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    slack: float = 0.0,
 ) -> float:
     """Find the least noise multiplier whose event costs no more than (epsilon, delta).
 
-    Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at least 0.999 of it. A target
-    between the largest finite epsilon and infinity is refused: slack costs (1 + e^epsilon) slack of delta.
+    Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at
+    least 0.999 of it. A target between the largest finite epsilon and infinity is refused: slack
+    costs (1 + e^epsilon) slack of delta.
 
     Args:
-        event_of: The event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
+        event_of: The event as a function of the noise multiplier (stddev / C); its epsilon falls as
+            the noise grows.
         epsilon: Target, finite and above 0.
         delta: Target, above `slack` and below 1.
         relation: The neighbouring relation.
@@ -286,8 +311,8 @@ def calibrate_noise_multiplier(
         The noise multiplier.
 
     Raises:
-        ValueError: The targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing),
-            or less noise than that of a smaller epsilon has none.
+        ValueError: The targets are out of range, or no noise meets them, or any noise does (delta
+            so large that it says nothing), or less noise than that of a smaller epsilon has none.
 
     Example:
         >>> from dp_accounting import dp_event
@@ -296,10 +321,14 @@ def calibrate_noise_multiplier(
         >>> 3.73 < sigma < 3.74
         True
     """
-    _check_targets(epsilon, delta, slack, epsilon_remedy="raise epsilon, lower the slack, or raise delta")
+    _check_targets(
+        epsilon, delta, slack, epsilon_remedy="raise epsilon, lower the slack, or raise delta"
+    )
 
     def spent(log_noise: float, tolerance: float) -> float:
-        return profile(event_of(math.exp(log_noise)), relation, slack=slack, tolerance=tolerance).epsilon(delta)
+        return profile(
+            event_of(math.exp(log_noise)), relation, slack=slack, tolerance=tolerance
+        ).epsilon(delta)
 
     guess, slope, _ = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
     found, _, reached = _solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)
@@ -329,8 +358,8 @@ def calibrate_num_steps(
 ) -> int:
     """Find the largest number of steps whose event costs no more than (epsilon, delta).
 
-    Guarantee: epsilon of event_of(result), with slack + result * slack_per_step, is at most the target; that of one step more
-    is not (up to the accountant's own relative resolution of 1e-4).
+    Guarantee: epsilon of event_of(result), with slack + result * slack_per_step, is at most the
+    target; that of one step more is not (up to the accountant's own relative resolution of 1e-4).
 
     Args:
         event_of: The event as a function of the number of steps; its epsilon grows with them.
@@ -344,10 +373,14 @@ def calibrate_num_steps(
         The number of steps, at least 1.
 
     Raises:
-        ValueError: The targets are out of range, one step already costs more, or 10^9 steps still cost less.
+        ValueError: The targets are out of range, one step already costs more, or 10^9 steps still
+            cost less.
     """
     _check_targets(
-        epsilon, delta, slack + slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta"
+        epsilon,
+        delta,
+        slack + slack_per_step,
+        epsilon_remedy="raise epsilon, the noise multiplier or delta",
     )
 
     @functools.cache
@@ -360,11 +393,17 @@ def calibrate_num_steps(
             f"one step already costs more than epsilon={epsilon:g} at delta={delta:g}, so no number of steps is affordable. "
             "Raise the noise multiplier or epsilon, or lower the sampling rate."
         )
-    low = _largest_steps(lambda steps: spent(steps, _COARSE), epsilon, start=1, growth=4.0, share=1e-3)
-    return _largest_steps(lambda steps: spent(steps, _FINE), epsilon, start=low, growth=1.001, share=0.0)
+    low = _largest_steps(
+        lambda steps: spent(steps, _COARSE), epsilon, start=1, growth=4.0, share=1e-3
+    )
+    return _largest_steps(
+        lambda steps: spent(steps, _FINE), epsilon, start=low, growth=1.001, share=0.0
+    )
 
 
-def _largest_steps(spent: Callable[[int], float], target: float, *, start: int, growth: float, share: float) -> int:
+def _largest_steps(
+    spent: Callable[[int], float], target: float, *, start: int, growth: float, share: float
+) -> int:
     """A number of steps low with spent(low) <= target < spent(high) for some high at most max(1, share * low) above it."""
     low = high = start
     while spent(high) <= target:
@@ -399,9 +438,10 @@ def _solve(
 ) -> tuple[float, float, float]:
     """Finds x with close * target <= spent(x) <= target, for a falling function of x = log(noise multiplier).
 
-    Secant steps on log(spent), aimed a little below the target; once the target is bracketed, within the bracket, every third
-    time to its middle. Where spent jumps over the whole window, returns the safe side of the jump. `slope` is that of -log(spent)
-    at `start`, as far as known; returned with x are that at x, and spent(x).
+    Secant steps on log(spent), aimed a little below the target; once the target is bracketed,
+    within the bracket, every third time to its middle. Where spent jumps over the whole window,
+    returns the safe side of the jump. `slope` is that of -log(spent) at `start`, as far as known;
+    returned with x are that at x, and spent(x).
     """
     smallest, largest = (math.log(limit) for limit in _NOISE_RANGE)
     aim = math.log(target * (1 + close) / 2)
@@ -421,7 +461,9 @@ def _solve(
         else:
             high = x
             least = value
-        stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
+        stride = (
+            (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
+        )
         if low is None or high is None:
             if x >= largest and high is None:
                 raise ValueError(

@@ -26,10 +26,12 @@ class Neighbours:
     """What is true of all pairs of neighbouring tables.
 
     Attributes:
-        distance: The most by which two neighbours' sums differ, in units of the largest norm of a row; in any norm.
-        of_cells: The same in L2, for rows that have a single 1, or only zeros where the record is absent.
-        hides_membership: Neighbours differ in who is in the table, so the number of records is no public number, and no check
-            may depend on it.
+        distance: The most by which two neighbours' sums differ, in units of the largest norm of a
+            row; in any norm.
+        of_cells: The same in L2, for rows that have a single 1, or only zeros where the record is
+            absent.
+        hides_membership: Neighbours differ in who is in the table, so the number of records is no
+            public number, and no check may depend on it.
         change: What happens to the one record, as a participle.
         how: The same, before a table.
     """
@@ -46,7 +48,11 @@ class Neighbours:
 
     def act(self, noun: str) -> str:
         """The change, as the subject of a sentence."""
-        return f"adding or leaving out one {noun}" if self.hides_membership else f"replacing one {noun} by another"
+        return (
+            f"adding or leaving out one {noun}"
+            if self.hides_membership
+            else f"replacing one {noun} by another"
+        )
 
     def question(self, noun: str) -> str:
         """What the releases hardly help to decide."""
@@ -67,7 +73,9 @@ class Neighbours:
 
 
 _NEIGHBOURS = {
-    Relation.ADD_OR_REMOVE_ONE: Neighbours(1.0, 1.0, True, "added or removed", "added to or removed from"),
+    Relation.ADD_OR_REMOVE_ONE: Neighbours(
+        1.0, 1.0, True, "added or removed", "added to or removed from"
+    ),
     Relation.REPLACE_ONE: Neighbours(2.0, math.sqrt(2), False, "replaced", "replaced in"),
 }
 

@@ -1,8 +1,9 @@
 """Rényi divergences of events, which add up also where each event was chosen after seeing what the earlier ones released.
 
-They are taken, at a fixed set of orders, from the same dominating pairs, on the same grids, as the profiles: they only grow
-where one pair dominates another, since that one can be made from it by a random map (Blackwell). Filters (`_filter`) and
-selections among a random number of runs are accounted for by them.
+They are taken, at a fixed set of orders, from the same dominating pairs, on the same grids, as the
+profiles: they only grow where one pair dominates another, since that one can be made from it by a
+random map (Blackwell). Filters (`_filter`) and selections among a random number of runs are
+accounted for by them.
 """
 
 import functools
@@ -45,7 +46,9 @@ class RenyiCurve:
     def delta(self, epsilon: Array) -> Array:
         orders = self.orders[:, None]
         flat = np.reshape(epsilon, (1, -1))
-        exponents = (orders - 1) * (self.divergences[:, None] - flat + np.log1p(-1 / orders)) - np.log(orders)
+        exponents = (orders - 1) * (
+            self.divergences[:, None] - flat + np.log1p(-1 / orders)
+        ) - np.log(orders)
         best = np.min(exponents + 1e-12 * (1 + np.abs(exponents)), axis=0)
         # The divergences hold given that nothing was lost, which it is on either table.
         lost = self.lost * (1 + np.exp(np.minimum(flat[0], 700.0)))
@@ -53,15 +56,25 @@ class RenyiCurve:
 
     @property
     def knots(self) -> Array:
-        last = np.min(self.divergences + np.log1p(-1 / self.orders) + (40 - np.log(self.orders)) / (self.orders - 1))
-        return np.linspace(0.0, max(float(last), 1e-3), 2049) if np.isfinite(last) else np.array([0.0, 1.0])
+        last = np.min(
+            self.divergences
+            + np.log1p(-1 / self.orders)
+            + (40 - np.log(self.orders)) / (self.orders - 1)
+        )
+        return (
+            np.linspace(0.0, max(float(last), 1e-3), 2049)
+            if np.isfinite(last)
+            else np.array([0.0, 1.0])
+        )
 
 
 @dataclass(frozen=True)
 class RenyiBound:
     """Rényi divergences at some orders, but for a probability `slack`; of both directions of a relation, the larger."""
 
-    divergences: NDArray[np.float64]  # one for each order, in nats; infinite where there is no noise
+    divergences: NDArray[
+        np.float64
+    ]  # one for each order, in nats; infinite where there is no noise
     slack: float  # the probability of what the divergences leave out
 
 
@@ -107,18 +120,22 @@ def renyi_bound(
     return RenyiBound(divergences, slack + lost)
 
 
-def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: float) -> NDArray[np.float64]:
+def _selected(
+    orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: float
+) -> NDArray[np.float64]:
     """Divergences of the best of a random number of runs, from those of one run.
 
-    Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022: Theorem 6 for Poisson numbers of runs
-    (shape infinite), Theorem 2 for truncated negative binomial ones.
+    Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022: Theorem
+    6 for Poisson numbers of runs (shape infinite), Theorem 2 for truncated negative binomial ones.
 
-    The tails: the divergences of a run are those of a law P' within total variation s of its law P, from the law Q beside it,
-    and of some Q' within s of Q from P. So all runs are within `mean` s of runs by P', to which Lemma 7 is applied beside Q. Its
-    first term is P' from Q. Its second asks how much likelier an event is by Q than by P', and there both cuts count: Q(E) <=
-    Q'(E) + s, and P(E) <= P'(E) + s. For an event of P'(E) >= gamma, with k = 1 - 1 / order and divergence d, Q(E) / P'(E) <=
-    exp(k d) gamma^(-1 / order) (1 + s / gamma) + s / gamma, whose logarithm is larger by 2 s / gamma at most. In Theorem 6 the
-    delta of a run at epsilon is larger by (1 + e^epsilon) s.
+    The tails: the divergences of a run are those of a law P' within total variation s of its law P,
+    from the law Q beside it, and of some Q' within s of Q from P. So all runs are within `mean` s
+    of runs by P', to which Lemma 7 is applied beside Q. Its first term is P' from Q. Its second
+    asks how much likelier an event is by Q than by P', and there both cuts count: Q(E) <= Q'(E) +
+    s, and P(E) <= P'(E) + s. For an event of P'(E) >= gamma, with k = 1 - 1 / order and divergence
+    d, Q(E) / P'(E) <= exp(k d) gamma^(-1 / order) (1 + s / gamma) + s / gamma, whose logarithm is
+    larger by 2 s / gamma at most. In Theorem 6 the delta of a run at epsilon is larger by (1 +
+    e^epsilon) s.
     """
     gamma = repetitions(mean, shape)
     divergences = run.divergences
@@ -128,7 +145,10 @@ def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: 
         found = divergences + mean * one.delta(np.log1p(1 / (orders - 1))) + more
     else:
         # Its second order is free.
-        least = float(np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders)) + 2 * run.slack / gamma
+        least = (
+            float(np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders))
+            + 2 * run.slack / gamma
+        )
         found = divergences + (1 + shape) * least + more
     # Divergences grow with the order, so a bound at a larger one holds as well.
     return np.minimum.accumulate(found[::-1])[::-1] * (1 + 1e-12)
@@ -137,15 +157,24 @@ def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: 
 def repetitions(mean: float, shape: float) -> float:
     """The parameter gamma of the truncated negative binomial law with this mean and shape; NaN for a Poisson law.
 
-    The mean number of runs is above 1 (of a Poisson law, at least 1). The shape eta is 0 for the logarithmic law, 1 for the
-    geometric one, another number from 1e-6 to 100, or infinity for the Poisson law, which may be 0.
+    The mean number of runs is above 1 (of a Poisson law, at least 1). The shape eta is 0 for the
+    logarithmic law, 1 for the geometric one, another number from 1e-6 to 100, or infinity for the
+    Poisson law, which may be 0.
 
     >>> round(repetitions(20, 1), 6)  # geometric: one over the mean
     0.05
     """
-    if not (isinstance(mean, int | float) and 1 <= mean <= _MOST_RUNS and (mean > 1 or shape == math.inf)):
-        raise ValueError(f"the mean number of runs is {mean!r}; it lies above 1 and is at most {_MOST_RUNS:,}.")
-    if not (isinstance(shape, int | float) and (shape == 0 or 1e-6 <= shape <= 100 or shape == math.inf)):
+    if not (
+        isinstance(mean, int | float)
+        and 1 <= mean <= _MOST_RUNS
+        and (mean > 1 or shape == math.inf)
+    ):
+        raise ValueError(
+            f"the mean number of runs is {mean!r}; it lies above 1 and is at most {_MOST_RUNS:,}."
+        )
+    if not (
+        isinstance(shape, int | float) and (shape == 0 or 1e-6 <= shape <= 100 or shape == math.inf)
+    ):
         raise ValueError(
             f"the shape of the number of runs is {shape!r}: give 0 (logarithmic), 1 (geometric), another number from 1e-6 to "
             "100, or infinity (Poisson)."
@@ -160,7 +189,9 @@ def repetitions(mean: float, shape: float) -> float:
         if shape == 0:
             return math.log(odds / -log_gamma) - math.log(mean)
         return (
-            math.log(shape * odds / -math.expm1(shape * log_gamma)) - math.log(mean) if gamma < 1 else -math.log(mean)
+            math.log(shape * odds / -math.expm1(shape * log_gamma)) - math.log(mean)
+            if gamma < 1
+            else -math.log(mean)
         )
 
     return math.exp(float(cast(float, brentq(too_many, -200.0, -1e-12, xtol=1e-15))))

@@ -1,6 +1,7 @@
 """Dominating pairs of samples in which one record is replaced, or is drawn in another's place.
 
-They are what a step costs under REPLACE_ONE, and a batch that was truncated. `_events` loads this file where an event needs it.
+They are what a step costs under REPLACE_ONE, and a batch that was truncated. `_events` loads this
+file where an event needs it.
 """
 
 import math
@@ -25,7 +26,8 @@ from discreet.privacy.accounting._pairs import (
 class PoissonReplacePair:
     """(1-q) N(0,1) + q N(shift,1) against (1-q) N(0,1) + q N(-shift,1): a Poisson sample with one record replaced.
 
-    `shift` is C/stddev: the two versions of the record contribute +C and -C. The pair is dp_accounting's for REPLACE_ONE.
+    `shift` is C/stddev: the two versions of the record contribute +C and -C. The pair is
+    dp_accounting's for REPLACE_ONE.
     """
 
     shift: float
@@ -33,7 +35,9 @@ class PoissonReplacePair:
 
     def law(self, loss: Array) -> LossLaw:
         threshold = self._point_of(loss)
-        here, upper, lower = (gaussian_tails(threshold + move) for move in (0.0, -self.shift, self.shift))
+        here, upper, lower = (
+            gaussian_tails(threshold + move) for move in (0.0, -self.shift, self.shift)
+        )
         return LossLaw(*mixed(here, upper, self.rate), *mixed(here, lower, self.rate))
 
     def nodes(self) -> LossNodes:
@@ -41,13 +45,15 @@ class PoissonReplacePair:
         q = self.rate
         drift = math.log(q) - self.shift**2 / 2
         stay = math.log1p(-q) if q < 1 else -math.inf
-        loss = np.logaddexp(stay, drift + self.shift * z) - np.logaddexp(stay, drift - self.shift * z)
+        loss = np.logaddexp(stay, drift + self.shift * z) - np.logaddexp(
+            stay, drift - self.shift * z
+        )
         here, upper, lower = (gaussian_weights(z + move) for move in (0.0, -self.shift, self.shift))
         return LossNodes(loss, *mixed([here, here], [upper, lower], q))
 
     def _point_of(self, loss: Array) -> Array:
-        # The loss at z equals l where sinh(shift z - l/2) = (1-q)/q exp(shift^2/2) sinh(l/2); solved through logarithms,
-        # since exp(shift^2/2) overflows for little noise.
+        # The loss at z equals l where sinh(shift z - l/2) = (1-q)/q exp(shift^2/2) sinh(l/2);
+        # solved through logarithms, since exp(shift^2/2) overflows for little noise.
         half = np.abs(loss) / 2
         with np.errstate(divide="ignore"):
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
@@ -64,11 +70,13 @@ class PoissonReplacePair:
 class WithoutReplacementPair:
     """The piecewise pair of a fixed-size batch drawn without replacement, one record replaced.
 
-    With P and Q a shift of 2C apart, its profile is H_alpha((1-q) Q + q P || Q) for alpha >= 1 and H_alpha(P || (1-q) P + q Q)
-    for alpha < 1. That is convex in alpha and so belongs to a pair again; where the branches meet, at alpha = 1, the slope jumps
-    and the loss 0 has an atom of probability (1-q) TV(P, Q).
+    With P and Q a shift of 2C apart, its profile is H_alpha((1-q) Q + q P || Q) for alpha >= 1 and
+    H_alpha(P || (1-q) P + q Q) for alpha < 1. That is convex in alpha and so belongs to a pair
+    again; where the branches meet, at alpha = 1, the slope jumps and the loss 0 has an atom of
+    probability (1-q) TV(P, Q).
 
-    Reference: Zhu, Dong, Wang, "Optimal accounting of differential privacy via characteristic function", AISTATS 2022.
+    Reference: Zhu, Dong, Wang, "Optimal accounting of differential privacy via characteristic
+    function", AISTATS 2022.
     """
 
     base: Pair
@@ -104,5 +112,7 @@ class MixturePair:
         first = self.first.nodes()
         second = self.second.nodes()
         w = self.weight
-        weighted = (np.concatenate([w * a, (1 - w) * b]) for a, b in zip(first[1:], second[1:], strict=True))
+        weighted = (
+            np.concatenate([w * a, (1 - w) * b]) for a, b in zip(first[1:], second[1:], strict=True)
+        )
         return LossNodes(np.concatenate([first.loss, second.loss]), *weighted)

@@ -43,11 +43,12 @@ class Suggestion:
 def suggest(*, num_records: int) -> Suggestion:
     """Propose epsilon and delta for a table.
 
-    epsilon = 1 for any table: it is a guarantee to one person, which does not depend on the number of others. delta = 1/(10 N)
-    rounded down to one digit, and never above 1e-5.
+    epsilon = 1 for any table: it is a guarantee to one person, which does not depend on the number
+    of others. delta = 1/(10 N) rounded down to one digit, and never above 1e-5.
 
     Args:
-        num_records: Number of records N, treated as public: pass a rounded figure if the exact one is secret.
+        num_records: Number of records N, treated as public: pass a rounded figure if the exact one
+            is secret.
 
     Returns:
         The proposal with its reason in words.
@@ -90,13 +91,17 @@ class Risk:
         relation: The neighbouring relation.
         delta: The delta of `epsilon` and `posterior_beliefs`.
         epsilon: Epsilon at `delta`.
-        true_positive_rates: Pairs (FPR, TPR): the largest true-positive rate any attacker can reach at that false-positive rate.
-        posterior_beliefs: Pairs (prior, posterior): the attacker who held the record's presence (or its one of two values) for
-            true with probability `prior` believes it, after seeing all releases, with at most `posterior`; this holds except with
-            probability at most `delta` over the noise and the batches.
-        right_guesses: Share of right guesses of the best attacker between two equally likely neighbours, (1 + delta(0))/2.
-        gaussian_mu: The least mu for which the Gaussian trade-off curve G_mu (telling N(0,1) from N(mu,1)) allows the attacker at
-            least as much as the profile at every epsilon between 0 and `epsilon`: "mu-Gaussian private" down to `delta`.
+        true_positive_rates: Pairs (FPR, TPR): the largest true-positive rate any attacker can reach
+            at that false-positive rate.
+        posterior_beliefs: Pairs (prior, posterior): the attacker who held the record's presence (or
+            its one of two values) for true with probability `prior` believes it, after seeing all
+            releases, with at most `posterior`; this holds except with probability at most `delta`
+            over the noise and the batches.
+        right_guesses: Share of right guesses of the best attacker between two equally likely
+            neighbours, (1 + delta(0))/2.
+        gaussian_mu: The least mu for which the Gaussian trade-off curve G_mu (telling N(0,1) from
+            N(mu,1)) allows the attacker at least as much as the profile at every epsilon between 0
+            and `epsilon`: "mu-Gaussian private" down to `delta`.
         warnings: Objections of a careful reader.
     """
 
@@ -135,7 +140,9 @@ class Risk:
                 for prior, posterior in self.posterior_beliefs
             ),
             "",
-            gaussian if math.isfinite(self.gaussian_mu) else "No Gaussian trade-off curve bounds this release.",
+            gaussian
+            if math.isfinite(self.gaussian_mu)
+            else "No Gaussian trade-off curve bounds this release.",
             "General facts about the population can still be learned, and they may concern people whose data was not used.",
             *(f"Warning: {warning}" for warning in self.warnings),
         ]
@@ -147,7 +154,8 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
 
     Args:
         profile: The profile of the releases.
-        delta: The delta at which epsilon is stated, above 0 and below 1; 0 if the profile has a pure epsilon.
+        delta: The delta at which epsilon is stated, above 0 and below 1; 0 if the profile has a
+            pure epsilon.
         num_records: Public number of records, if delta is to be judged against it.
 
     Returns:
@@ -157,7 +165,8 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
         ValueError: Delta is not above 0 and below 1, nor 0 with a pure epsilon.
 
     References:
-        Wasserman, Zhou, JASA 2010, and Dong, Roth, Su, JRSS-B 2022 (trade-off curves); Kairouz, Oh, Viswanath, ICML 2015.
+        Wasserman, Zhou, JASA 2010, and Dong, Roth, Su, JRSS-B 2022 (trade-off curves); Kairouz, Oh,
+        Viswanath, ICML 2015.
 
     Example:
         >>> from dp_accounting import dp_event
@@ -179,8 +188,12 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
         relation=profile.relation,
         delta=delta,
         epsilon=epsilon,
-        true_positive_rates=tuple(zip(FALSE_POSITIVE_RATES, (float(rate) for rate in rates), strict=True)),
-        posterior_beliefs=tuple((prior, 1 / (1 + (1 - prior) / prior * math.exp(-loss))) for prior in PRIORS),
+        true_positive_rates=tuple(
+            zip(FALSE_POSITIVE_RATES, (float(rate) for rate in rates), strict=True)
+        ),
+        posterior_beliefs=tuple(
+            (prior, 1 / (1 + (1 - prior) / prior * math.exp(-loss))) for prior in PRIORS
+        ),
         right_guesses=(1 + float(profile.delta(0.0))) / 2,
         gaussian_mu=_gaussian_mu(profile, epsilon),
         warnings=tuple(_warnings(profile, epsilon, delta, num_records)),
@@ -190,9 +203,10 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
 def _loss_exceeded_rarely(profile: PrivacyProfile, delta: float) -> float:
     """A privacy loss that is exceeded with probability at most delta.
 
-    delta(e) = E[(1 - exp(e - L))+] >= P(L > l) (1 - exp(e - l)) for any e < l, hence P(L > l) <= delta where
-    l >= e - log(1 - delta(e)/delta); the best e is taken. It is a little above epsilon(delta): that pair alone
-    does not say that the loss exceeds epsilon with probability delta at most.
+    delta(e) = E[(1 - exp(e - L))+] >= P(L > l) (1 - exp(e - l)) for any e < l, hence P(L > l) <=
+    delta where l >= e - log(1 - delta(e)/delta); the best e is taken. It is a little above
+    epsilon(delta): that pair alone does not say that the loss exceeds epsilon with probability
+    delta at most.
     """
     if delta == 0:
         return profile.epsilon(0.0)
@@ -229,7 +243,9 @@ def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
     return high
 
 
-def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records: int | None) -> list[str]:
+def _warnings(
+    profile: PrivacyProfile, epsilon: float, delta: float, num_records: int | None
+) -> list[str]:
     found = []
     if math.isinf(epsilon):
         found.append(
@@ -251,7 +267,9 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
             "record in the clear would pass. Choose delta well below 1 / number of records; suggest() proposes one."
         )
     elif num_records is None and delta > 1e-3:
-        found.append(f"delta = {delta:g} is large: it should be well below one over the number of records.")
+        found.append(
+            f"delta = {delta:g} is large: it should be well below one over the number of records."
+        )
     if profile.slack > 0.01 * delta:
         found.append(
             f"the sampler's finite precision takes {profile.slack:.2g} of total variation, which weighs on delta = {delta:g}."
@@ -261,7 +279,9 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
 
 def _promise(relation: Relation, epsilon: float, delta: float, noun: str) -> str:
     if math.isinf(epsilon):
-        return f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
+        return (
+            f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
+        )
     factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
         f"epsilon = {upper(epsilon)} at delta = {delta:g}: {neighbours(relation).act(noun)} changes the odds of anything "

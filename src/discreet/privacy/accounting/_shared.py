@@ -1,13 +1,15 @@
 """One bound on a record, shared between a release with Laplace noise and one with Gaussian noise.
 
-A record moves the one by a of its bound and the other by b, where a^2 + b^2 <= 1, as the leaves of a clipped tree are
-parts of one vector. For a given split the profile is that of a Laplace and of a Gaussian mechanism beside each other, with
-shifts a and b times as large. The largest of these profiles over all splits is a maximum of convex functions of e^epsilon,
-so it is the profile of a pair again (Zhu, Dong, Wang, AISTATS 2022), which dominates the two releases: exactly, for one
-such pair of releases. Both full bounds together, the composition, are up to 42 % of epsilon more.
+A record moves the one by a of its bound and the other by b, where a^2 + b^2 <= 1, as the leaves of
+a clipped tree are parts of one vector. For a given split the profile is that of a Laplace and of a
+Gaussian mechanism beside each other, with shifts a and b times as large. The largest of these
+profiles over all splits is a maximum of convex functions of e^epsilon, so it is the profile of a
+pair again (Zhu, Dong, Wang, AISTATS 2022), which dominates the two releases: exactly, for one such
+pair of releases. Both full bounds together, the composition, are up to 42 % of epsilon more.
 
-Everything is rounded upward. Between two angles of the split both shifts are the larger ones; the Laplace loss lies on a
-grid by connect-the-dots; and between grid points of epsilon the profile is below its chord in e^epsilon.
+Everything is rounded upward. Between two angles of the split both shifts are the larger ones; the
+Laplace loss lies on a grid by connect-the-dots; and between grid points of epsilon the profile is
+below its chord in e^epsilon.
 """
 
 import functools
@@ -19,7 +21,14 @@ import numpy as np
 
 from discreet.privacy.accounting._choices import law_of
 from discreet.privacy.accounting._compose import discretise
-from discreet.privacy.accounting._pairs import Array, GaussianCurve, GridCurve, LaplacePair, LossLaw, LossNodes
+from discreet.privacy.accounting._pairs import (
+    Array,
+    GaussianCurve,
+    GridCurve,
+    LaplacePair,
+    LossLaw,
+    LossNodes,
+)
 
 _ANGLES = 96
 _CELLS = 32

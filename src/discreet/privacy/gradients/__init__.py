@@ -1,8 +1,9 @@
 """Per-record gradients in, one clipped sum with a known L2 bound out; nothing raw.
 
-Files, in reading order: `_contract` (what an engine guarantees), `_rows` (clipping), `_sums` (sums of batches), `_weighted` (sums
-of integer rows times weights), `_reference` (the engine by definition). Then book-keeping: `_views` and `_uses` (where weights
-meet a record), `_layer`, `_layers` and `_convolutions` (the factors of a gradient), `_norms`, `_bookkeeping` (the engine),
+Files, in reading order: `_contract` (what an engine guarantees), `_rows` (clipping), `_sums` (sums
+of batches), `_weighted` (sums of integer rows times weights), `_reference` (the engine by
+definition). Then book-keeping: `_views` and `_uses` (where weights meet a record), `_layer`,
+`_layers` and `_convolutions` (the factors of a gradient), `_norms`, `_bookkeeping` (the engine),
 `_report`.
 """
 
@@ -24,7 +25,10 @@ from discreet.privacy.gradients._rows import (
     sum_records as sum_records,
 )
 from discreet.privacy.gradients._sums import DEVICES as DEVICES, SPARE as SPARE
-from discreet.privacy.gradients._weighted import MOST_WEIGHTED as MOST_WEIGHTED, sum_weighted as sum_weighted
+from discreet.privacy.gradients._weighted import (
+    MOST_WEIGHTED as MOST_WEIGHTED,
+    sum_weighted as sum_weighted,
+)
 
 if TYPE_CHECKING:  # `explain` of an engine makes one
     from discreet.privacy.gradients._report import EngineReport as EngineReport

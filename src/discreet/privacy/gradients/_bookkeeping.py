@@ -1,13 +1,14 @@
 """The book-keeping engine: clipped sums without per-record gradients.
 
-One forward and one backward pass give, for each layer, the values that met its weight and the gradients in its output. The norm
-of a record's gradient in the weight follows from these two, and so does the sum of all records' clipped gradients, in one
-contraction that is the one of an ordinary, non-private gradient with weighted rows. `_uses` finds the layers in the loss,
-`_layers` and `_convolutions` know them, and `_norms` computes the norms.
+One forward and one backward pass give, for each layer, the values that met its weight and the
+gradients in its output. The norm of a record's gradient in the weight follows from these two, and
+so does the sum of all records' clipped gradients, in one contraction that is the one of an
+ordinary, non-private gradient with weighted rows. `_uses` finds the layers in the loss, `_layers`
+and `_convolutions` know them, and `_norms` computes the norms.
 
 Reference:
-    Bu, Wang, Zha, Karypis, Differentially private optimization on large model at small cost, ICML 2023 (the clipped sum
-    without a second backward pass, "book-keeping").
+    Bu, Wang, Zha, Karypis, Differentially private optimization on large model at small cost, ICML
+    2023 (the clipped sum without a second backward pass, "book-keeping").
 """
 
 from __future__ import annotations
@@ -27,8 +28,20 @@ from discreet._jax import ClosedJaxpr, aval, double, primitives, programs_in, wi
 from discreet.privacy.gradients._contract import Channels, ClippedSum, Norm, RecordLoss
 from discreet.privacy.gradients._layer import Layer
 from discreet.privacy.gradients._layers import Lookup
-from discreet.privacy.gradients._norms import HIGHEST_PRECISION, MOST_CANCELLATION, Group, factors_of, squared_norm
-from discreet.privacy.gradients._rows import check_clipping, row_weights, scale_rows, squared_norms, sum_doubles
+from discreet.privacy.gradients._norms import (
+    HIGHEST_PRECISION,
+    MOST_CANCELLATION,
+    Group,
+    factors_of,
+    squared_norm,
+)
+from discreet.privacy.gradients._rows import (
+    check_clipping,
+    row_weights,
+    scale_rows,
+    squared_norms,
+    sum_doubles,
+)
 from discreet.privacy.gradients._sums import (
     MOST_LOST_BETWEEN,
     SPARE,
@@ -39,14 +52,23 @@ from discreet.privacy.gradients._sums import (
     sum_by_chunks,
     whole_lanes,
 )
-from discreet.privacy.gradients._uses import Use, UseMap, find_uses, restrict, run, uses_with, zero_taps
+from discreet.privacy.gradients._uses import (
+    Use,
+    UseMap,
+    find_uses,
+    restrict,
+    run,
+    uses_with,
+    zero_taps,
+)
 
 if TYPE_CHECKING:
     from discreet.privacy.gradients._report import EngineReport
 
 # Up to so many parameters a sum in float64 costs little beside the rest of a step.
 _FEW = 2**14
-# A chunk whose sums are in float32 has at most so many rows, in blocks of at most so many, which cost 0.6 % of C.
+# A chunk whose sums are in float32 has at most so many rows, in blocks of at most so many, which
+# cost 0.6 % of C.
 _MOST_ROWS = 576
 _BLOCK = 160
 
@@ -94,7 +116,11 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
 
 
 def weighted_sum(
-    use: Use, activations: Array, cotangents: Array, factor: Float[Array, "record"], leaf: jax.ShapeDtypeStruct
+    use: Use,
+    activations: Array,
+    cotangents: Array,
+    factor: Float[Array, "record"],
+    leaf: jax.ShapeDtypeStruct,
 ) -> Array:
     """Sum over records of factor times the gradient in the leaf, in one contraction, in the leaf's dtype.
 
@@ -120,12 +146,17 @@ def weighted_sum(
 
 
 def _sum_of_blocks(
-    use: Use, activations: Array, cotangents: Array, factor: Array, leaf: jax.ShapeDtypeStruct, blocks: int
+    use: Use,
+    activations: Array,
+    cotangents: Array,
+    factor: Array,
+    leaf: jax.ShapeDtypeStruct,
+    blocks: int,
 ) -> Array:
     """`weighted_sum` within each of so many blocks of rows, and their sum in float64.
 
-    Several only where rows are operands of a branch: else XLA computes them by loops over blocks, the last ones of each
-    otherwise.
+    Several only where rows are operands of a branch: else XLA computes them by loops over blocks,
+    the last ones of each otherwise.
     """
     if blocks == 1:
         parts = weighted_sum(use, activations, cotangents, factor, leaf)[None]
@@ -148,7 +179,9 @@ def _without_spare(rows: Array) -> Array:
     return jnp.where(spare, 0, rows) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
 
 
-def _transposed(use: Use, layer: Lookup, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
+def _transposed(
+    use: Use, layer: Lookup, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct
+) -> Array:
     apply = layer.apply
     for loop in reversed(use.loops):
         apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
@@ -158,12 +191,16 @@ def _transposed(use: Use, layer: Lookup, activations: Array, cotangents: Array, 
 
 
 def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: Array) -> Array:
-    factors: Any = jax.vmap(lambda a, c: factors_of(use, a, c))(activations, cotangents)  # both are `Vectors`
+    factors: Any = jax.vmap(lambda a, c: factors_of(use, a, c))(
+        activations, cotangents
+    )  # both are `Vectors`
     left, right = factors
     if left.shape[1] == 1:
         # Contracted where they stand: XLA copies what is transposed first.
         lefts, rights = (x.reshape(-1, x.shape[-1]) for x in factors)
-        arranged = jax.lax.dot_general(lefts, rights, (((0,), (0,)), ((), ())), precision=HIGHEST_PRECISION)
+        arranged = jax.lax.dot_general(
+            lefts, rights, (((0,), (0,)), ((), ())), precision=HIGHEST_PRECISION
+        )
     else:
         arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=HIGHEST_PRECISION)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
@@ -177,21 +214,24 @@ def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: 
 class BookKeepingEngine:
     """Norms and clipped sum from each layer's inputs and output gradients; other leaves as in `ReferenceEngine`.
 
-    Works through `jit`, `scan`, `cond`, `remat`; what a `custom_jvp` or `custom_vjp` function does with a parameter
-    inside is left to its rule, and the parameter's gradient is formed for every record.
+    Works through `jit`, `scan`, `cond`, `remat`; what a `custom_jvp` or `custom_vjp` function does
+    with a parameter inside is left to its rule, and the parameter's gradient is formed for every
+    record.
 
     Guarantee: `GradientEngine`'s. Norms are rounded up by what cancellation can hide (see above).
     """
 
-    # how many rows a batch seldom exceeds; public. A chunk has so many, or an equal share of them, whatever the batch has.
+    # how many rows a batch seldom exceeds; public. A chunk has so many, or an equal share of them,
+    # whatever the batch has.
     rows: int = 128
-    # the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
+    # the most rows of a planned batch; public. The bound holds for twice as many at least; far more
+    # are refused.
     capacity: int = 1024
-    # the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then made
-    # in float32 within blocks of a chunk (see `_sums`).
+    # the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of
+    # large models are then made in float32 within blocks of a chunk (see `_sums`).
     shuffled: bool = False
-    # the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as fit into
-    # `memory_budget`.
+    # the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None:
+    # as many as fit into `memory_budget`.
     microbatch_size: int | None = None
     memory_budget: int = 2**30  # bytes, estimated from the shapes of one record's values
 
@@ -220,18 +260,32 @@ class BookKeepingEngine:
             numbers = [jnp.isfinite(x[-SPARE:]).all() for x in jax.tree.leaves(made[0])]
             return ((~jnp.all(jnp.array(numbers))).astype(jnp.int32), made), finite
 
-        positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
+        positions = max(
+            [group.positions for groups in book.groups.values() for group in groups], default=1
+        )
         parts = MOST_CANCELLATION if positions > 1 else 1.0
         planned = 2 * self.capacity
         thin = blocks > 0 and lost_between(planned, chunk) <= MOST_LOST_BETWEEN
         finish = (as_they_are, without_spare) if in_branch else ()
-        gradient, loss, count = sum_by_chunks(chunk_sum, records, mask, chunk, thin=thin, finish=finish)
-        rounding = rounding_of_sums(
-            mask.shape[0], planned, chunk, blocks=blocks, thin=thin, positions=positions, parts=parts
+        gradient, loss, count = sum_by_chunks(
+            chunk_sum, records, mask, chunk, thin=thin, finish=finish
         )
-        return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
+        rounding = rounding_of_sums(
+            mask.shape[0],
+            planned,
+            chunk,
+            blocks=blocks,
+            thin=thin,
+            positions=positions,
+            parts=parts,
+        )
+        return ClippedSum(
+            gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding
+        )
 
-    def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+    def explain(
+        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
+    ) -> EngineReport:
         from discreet.privacy.gradients._report import EngineReport, LeafReport
 
         book = _Book(record_loss, parameters, record)
@@ -239,7 +293,9 @@ class BookKeepingEngine:
         for i, (name, leaf) in enumerate(zip(book.names, book.leaves, strict=True)):
             groups = book.groups.get(i)
             if groups is None:
-                lines.append(LeafReport(name, leaf.shape, "per record", 2 * leaf.size, 4 * leaf.size))
+                lines.append(
+                    LeafReport(name, leaf.shape, "per record", 2 * leaf.size, 4 * leaf.size)
+                )
             elif not groups:
                 lines.append(LeafReport(name, leaf.shape, "unused", 0, 0))
             else:
@@ -252,12 +308,16 @@ class BookKeepingEngine:
     def _chunk(self, book: _Book) -> tuple[int, int]:
         """Rows of a chunk, and its blocks within which sums are in float32; 0: all sums are in float64.
 
-        The same whatever the size of the batch: chunks of other sizes are other programs, in which rows differ.
+        The same whatever the size of the batch: chunks of other sizes are other programs, in which
+        rows differ.
         """
         rows = self.rows
-        narrow = self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+        narrow = (
+            self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+        )
         if narrow:
-            # As many chunks as there must be, all of one length: each has spare rows, and its sums go through memory.
+            # As many chunks as there must be, all of one length: each has spare rows, and its sums
+            # go through memory.
             rows = -(-rows // -(-rows // (_MOST_ROWS - SPARE)))
         if self.microbatch_size is not None:
             rows = min(rows, self.microbatch_size)
@@ -271,7 +331,9 @@ class _Book:
     """The structure of a record's loss, from its trace."""
 
     def __init__(self, record_loss: RecordLoss, parameters: Any, record: Any) -> None:
-        self.program: ClosedJaxpr = without_dead_code(jax.make_jaxpr(record_loss)(parameters, record))
+        self.program: ClosedJaxpr = without_dead_code(
+            jax.make_jaxpr(record_loss)(parameters, record)
+        )
         paths, self.tree = jax.tree.flatten_with_path(jax.eval_shape(lambda x: x, parameters))
         self.names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.leaves: list[jax.ShapeDtypeStruct] = [x for _, x in paths]
@@ -303,18 +365,28 @@ class _Book:
         direct = sum_doubles(scale_rows(gradients, weights.factor, weights.keep))
         finite = jnp.isfinite(squared) | is_spare(size)
         if gradients and self._convolves:
-            finite = finite_alone(lambda row: list(self._one(leaves, row)[1].values()), rows, finite)
+            finite = finite_alone(
+                lambda row: list(self._one(leaves, row)[1].values()), rows, finite
+            )
         return (met, weights.factor, direct, sum_doubles((weights.loss, weights.count))), finite
 
-    def clipped_sum(self, made: Weighted, *, blocks: int, clear_spare: bool) -> tuple[Any, Array, Array]:
+    def clipped_sum(
+        self, made: Weighted, *, blocks: int, clear_spare: bool
+    ) -> tuple[Any, Array, Array]:
         """Gradient, loss and count, in float64, right if all rows are finite, or all but spare ones with `clear_spare`.
 
-        Gradients that are one product of each row are summed in float32 within so many blocks of rows; in float64 if 0.
-        The uses of a leaf are added in float64.
+        Gradients that are one product of each row are summed in float32 within so many blocks of
+        rows; in float64 if 0. The uses of a leaf are added in float64.
         """
         met, factor, direct, beside = made
         met = jax.tree.map(_without_spare, met) if clear_spare else met
-        single = {use for groups in self.groups.values() for x in groups if x.way == "outer" for use, _ in x.uses}
+        single = {
+            use
+            for groups in self.groups.values()
+            for x in groups
+            if x.way == "outer"
+            for use, _ in x.uses
+        }
         with double():
             sums: dict[int, Array] = {i: jnp.zeros((), jnp.float64) for i in self.groups}
         for use, (activations, cotangents) in zip(self.uses, met, strict=True):
@@ -324,7 +396,9 @@ class _Book:
                 part = _sum_of_blocks(use, activations, cotangents, factor, like, blocks)
             with double():
                 if not (blocks and use in single):
-                    part = weighted_sum(use, activations, cotangents, factor, like.update(dtype=np.float64))
+                    part = weighted_sum(
+                        use, activations, cotangents, factor, like.update(dtype=np.float64)
+                    )
                 sums[leaf] += part
         with double():
             sums = {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
@@ -336,13 +410,18 @@ class _Book:
 
         def tapped(direct: dict[int, Array], taps: Any) -> tuple[Array, Any]:
             inputs = [direct.get(i, x) for i, x in enumerate(leaves)] + jax.tree.leaves(row)
-            (loss,), activations = run(self.program.jaxpr, self.program.consts, inputs, self.plan, taps)
+            (loss,), activations = run(
+                self.program.jaxpr, self.program.consts, inputs, self.plan, taps
+            )
             return loss, activations
 
         start = {i: leaves[i] for i in self.direct}, zero_taps(self.plan)
         gradient = jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True)
         (loss, activations), (direct, cotangents) = gradient(*start)
-        met = [(activation, cotangent) for _, activation, cotangent in uses_with(self.plan, activations, cotangents)]
+        met = [
+            (activation, cotangent)
+            for _, activation, cotangent in uses_with(self.plan, activations, cotangents)
+        ]
         return loss, direct, met
 
     def _booked_norms(self, met: Met, norm: Norm) -> Float[Array, ""]:

@@ -4,13 +4,15 @@ An engine turns the loss of one record, f(u, x), and a batch of records into the
 
     sum_i  min(1, C / |g_i|) g_i,        g_i = grad_u f(u, x_i),
 
-to which any record contributes at most C. Two scalars may accompany the gradient, as further coordinates of the same vector:
-the record's clipped loss, and an indicator of whether its gradient was clipped. They take a share of the joint bound, so that
-gradient, loss and count are one release at the cost of one. With shares s and t the bound of the gradient is C, that of all
-three together C / sqrt(1 - s - t), and the noise is proportional to the latter.
+to which any record contributes at most C. Two scalars may accompany the gradient, as further
+coordinates of the same vector: the record's clipped loss, and an indicator of whether its gradient
+was clipped. They take a share of the joint bound, so that gradient, loss and count are one release
+at the cost of one. With shares s and t the bound of the gradient is C, that of all three together C
+/ sqrt(1 - s - t), and the noise is proportional to the latter.
 
-Engines differ in how they compute |g_i| and the sum: `_reference` forms every record's gradient, `_bookkeeping` avoids it, and
-tests compare the two. Common to both are the weights of rows (`_rows`) and the sum over a batch of unknown size (`_sums`).
+Engines differ in how they compute |g_i| and the sum: `_reference` forms every record's gradient,
+`_bookkeeping` avoids it, and tests compare the two. Common to both are the weights of rows
+(`_rows`) and the sum over a batch of unknown size (`_sums`).
 """
 
 from __future__ import annotations
@@ -37,17 +39,20 @@ _INWARD = 1.0 - 1e-6
 class Channels:
     """The channels of loss and count in a release, and the joint bound on a record's contribution.
 
-    To the coordinate of the loss a record adds `loss_weight(C) * clip(loss - center, -bound, bound)`. Of the two coordinates
-    of the counts it adds `count_weight(C)` to the first if its gradient is within C, else to the second; a record whose loss
-    or gradient is not finite adds to neither. With shares s and t of loss and counts, a record adds at most
-    C sqrt(s / (1 - s - t)) to the loss, C sqrt(t / (1 - s - t)) to the counts, and so C / sqrt(1 - s - t) to gradient, loss
-    and counts jointly. For one noise multiplier the noise on the gradient grows by 1 / sqrt(1 - s - t): one per cent for 0.02.
+    To the coordinate of the loss a record adds `loss_weight(C) * clip(loss - center, -bound,
+    bound)`. Of the two coordinates of the counts it adds `count_weight(C)` to the first if its
+    gradient is within C, else to the second; a record whose loss or gradient is not finite adds to
+    neither. With shares s and t of loss and counts, a record adds at most C sqrt(s / (1 - s - t))
+    to the loss, C sqrt(t / (1 - s - t)) to the counts, and so C / sqrt(1 - s - t) to gradient, loss
+    and counts jointly. For one noise multiplier the noise on the gradient grows by 1 / sqrt(1 - s -
+    t): one per cent for 0.02.
 
     Raises:
         ValueError: Shares below 0, or that leave nothing to the gradient.
     """
 
-    # Share of the squared joint bound that goes to the loss, in [0, 1); public and static. 0 switches the channel off.
+    # Share of the squared joint bound that goes to the loss, in [0, 1); public and static. 0
+    # switches the channel off.
     loss_share: float = 0.0
     count_share: float = 0.0  # The same for the two counts
     center: Float[Array, ""] | float = 0.0  # A public guess at a record's loss, in nats
@@ -90,11 +95,17 @@ class ClippedSum(NamedTuple):
     """
 
     gradient: Any  # tree like the parameters: the sum of the clipped per-record gradients
-    loss: Float[Array, ""]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
-    count: Float[Array, "two"]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
+    loss: Float[
+        Array, ""
+    ]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
+    count: Float[
+        Array, "two"
+    ]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
     l2_bound: Norm
-    rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
+    rounding: float = (
+        0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
+    )
 
 
 class GradientEngine(Protocol):
@@ -102,8 +113,8 @@ class GradientEngine(Protocol):
 
     Guarantee, for any `record_loss` and any inputs, finite or not: each row that `mask` keeps
     changes the result by at most `l2_bound` in the joint L2 norm of (gradient, loss, count), a row
-    that `mask` drops and a row whose loss or gradient is not finite (or whose gradient's squared norm,
-    in units of C, overflows) change nothing, and every row is evaluated alone.
+    that `mask` drops and a row whose loss or gradient is not finite (or whose gradient's squared
+    norm, in units of C, overflows) change nothing, and every row is evaluated alone.
     """
 
     def __call__(
@@ -122,12 +133,15 @@ class GradientEngine(Protocol):
             parameters: Tree of floating arrays, what to differentiate in.
             records: Tree of arrays whose leading axis is the records.
             mask: True for rows that count, which come first.
-            norm: The clipping norm C, positive and finite; a number, or a scalar array that may be traced.
+            norm: The clipping norm C, positive and finite; a number, or a scalar array that may be
+                traced.
             channels: The channels of loss and count.
         """
         ...
 
-    def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+    def explain(
+        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
+    ) -> EngineReport:
         """Describe the engine's algorithm for a loss.
 
         Args:

@@ -1,7 +1,8 @@
 """Convolutions as layers: a product of patches and output pixels.
 
-For a convolution left is the patch that the kernel sees, right the gradient in the output pixel; groups are blocks. For a
-transposed convolution it is the other way round. So norms and sums are those of matrix products.
+For a convolution left is the patch that the kernel sees, right the gradient in the output pixel;
+groups are blocks. For a transposed convolution it is the other way round. So norms and sums are
+those of matrix products.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from discreet.privacy.gradients._layer import Elements, Layer, Sizes, Vectors, a
 class Convolution:
     """`conv_general_dilated`: groups are blocks, output pixels are positions, left is the patch that the kernel sees.
 
-    Its sum over records is a product of these patches, as its norm is: XLA's own gradients of kernels are up to fifty times
-    slower inside a loop on a CPU, where a fit's steps are.
+    Its sum over records is a product of these patches, as its norm is: XLA's own gradients of
+    kernels are up to fifty times slower inside a loop on a CPU, where a fit's steps are.
     """
 
     equation: JaxprEqn
@@ -42,7 +43,12 @@ class Convolution:
         output = aval(self.equation.outvars[0]).shape
         features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
         batch, _, *pixels = (output[a] for a in numbers.out_spec)
-        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
+        return (
+            groups,
+            batch * math.prod(pixels),
+            math.prod(space) * features_in,
+            features_out // groups,
+        )
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
         groups, positions, inner, outer = self.shape
@@ -52,7 +58,8 @@ class Convolution:
         pixels = [aval(self.equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
         image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
         padding = [
-            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+            (low, high, step - 1)
+            for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
         ]
         image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
         strides = params["window_strides"]
@@ -60,7 +67,9 @@ class Convolution:
         def seen_at(offset: tuple[int, ...]) -> Array:
             start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
             limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
-            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
+            seen = jax.lax.slice(
+                image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1]
+            )
             return seen.reshape(positions, groups, -1)
 
         right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
@@ -72,20 +81,27 @@ class Convolution:
     def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         groups, _, inner, outer = self.shape
         features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
+        return (
+            elements.transpose([features_out, *space, features_in])
+            .reshape(groups, outer, inner)
+            .swapaxes(1, 2)
+        )
 
     def restore(self, arranged: Float[Array, "block left right"]) -> Array:
         features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
         kernel = aval(self.equation.invars[1]).shape
         axes = [features_out, *space, features_in]
-        return arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+        return (
+            arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Transposed(Convolution):
     """A convolution that spreads: its input's pixels are positions, and right is the patch that each of them reaches.
 
-    Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
+    Read the other way, it would see patches of an image that is mostly the zeros put between the
+    pixels.
     """
 
     @property
@@ -115,9 +131,15 @@ class _Transposed(Convolution):
 
         def at(offset: tuple[int, ...]) -> Array:
             first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
-            limit = [f + (n - 1) * s + 1 for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)]
+            limit = [
+                f + (n - 1) * s + 1
+                for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)
+            ]
             seen = jax.lax.slice(
-                reached, [0, *first, 0], [reached.shape[0], *limit, reached.shape[-1]], [1, *spread, 1]
+                reached,
+                [0, *first, 0],
+                [reached.shape[0], *limit, reached.shape[-1]],
+                [1, *spread, 1],
             )
             return seen.reshape(positions, groups, -1)
 
@@ -128,7 +150,9 @@ class _Transposed(Convolution):
         groups, _, inner, outer = self.shape
         features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
         offsets = math.prod(elements.shape[a] for a in space)
-        ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
+        ordered = elements.transpose([features_out, features_in, *space]).reshape(
+            groups, -1, inner, offsets
+        )
         return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
 
     def restore(self, arranged: Float[Array, "block left right"]) -> Array:
@@ -136,7 +160,9 @@ class _Transposed(Convolution):
         features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
         kernel = aval(self.equation.invars[1]).shape
         axes = [features_out, features_in, *space]
-        ordered = arranged.reshape(groups, inner, math.prod(kernel[a] for a in space), -1).transpose(0, 3, 1, 2)
+        ordered = arranged.reshape(
+            groups, inner, math.prod(kernel[a] for a in space), -1
+        ).transpose(0, 3, 1, 2)
         return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
 
 
@@ -149,5 +175,7 @@ def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> L
     params = equation.params
     if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
         return None
-    spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
+    spreads = (
+        max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
+    )
     return _Transposed(equation) if spreads else Convolution(equation)

@@ -1,12 +1,13 @@
 """The interface of layers: the factors of a record's gradient in a weight.
 
-A layer is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
+A layer is linear in its weight. Its gradient for one record is a sum over positions t of outer
+products,
 
     G[k] = sum_t  left[k, t] (x) right[k, t],
 
-where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers blocks of
-the weight that never meet (heads, groups). From these factors follow the norm of that gradient (`_norms`) and the sum of many,
-without the gradient itself.
+where left comes from the value that meets the weight, and right is the gradient in the layer's
+output. `k` numbers blocks of the weight that never meet (heads, groups). From these factors follow
+the norm of that gradient (`_norms`) and the sum of many, without the gradient itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Elements = Int[np.ndarray, "block left right"]
 """The weight's elements in the order of left and right."""
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"]
+)
 @dataclasses.dataclass(frozen=True)
 class OneHot:
     """One-hot vectors with `size` coordinates; those that are not `valid` are zero."""
@@ -41,7 +44,9 @@ class OneHot:
 
     def dense(self) -> Vectors:
         """The same, written out."""
-        return (jax.nn.one_hot(self.index, self.size, dtype=jnp.float32) * self.valid[:, None])[None]
+        return (jax.nn.one_hot(self.index, self.size, dtype=jnp.float32) * self.valid[:, None])[
+            None
+        ]
 
 
 class Layer(Protocol):

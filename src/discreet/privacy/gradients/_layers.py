@@ -1,8 +1,9 @@
 """The layers that book-keeping knows, by the primitive of their equation.
 
-They are matrix products, look-ups in tables, slices and biases; `_convolutions` has the convolutions, and `_layer` says what a
-layer has to give. For a lookup in a table left is one-hot, and only the index is kept. An equation that no layer knows is no
-error: the gradient in its weight is formed for every record.
+They are matrix products, look-ups in tables, slices and biases; `_convolutions` has the
+convolutions, and `_layer` says what a layer has to give. For a lookup in a table left is one-hot,
+and only the index is kept. An equation that no layer knows is no error: the gradient in its weight
+is formed for every record.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from discreet._jax import JaxprEqn, aval, primitives
-from discreet.privacy.gradients._layer import Elements, Layer, OneHot, Sizes, Vectors, at_least_float32
+from discreet.privacy.gradients._layer import (
+    Elements,
+    Layer,
+    OneHot,
+    Sizes,
+    Vectors,
+    at_least_float32,
+)
 
 
 def layer_of(
@@ -51,7 +59,9 @@ class _Product:
         ndim = [aval(x).ndim for x in self.equation.invars]
         weight = self.weight
         other = 1 - self.weight
-        free = [[a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)]
+        free = [
+            [a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)
+        ]
         return (
             [*batch[weight], *contracted[weight], *free[weight]],
             [*batch[other], *free[other], *contracted[other]],
@@ -92,7 +102,8 @@ def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Laye
     return _Product(equation, weight) if of_record[1 - weight] else None
 
 
-# Norm and sum must agree on the row that an index means, so it is resolved once, for both. -1 is no row.
+# Norm and sum must agree on the row that an index means, so it is resolved once, for both. -1 is no
+# row.
 _NOWHERE = -1
 
 
@@ -117,7 +128,9 @@ def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "
     """The rows of a table, zero for those that are nowhere; linear in the table."""
     rows = rows.reshape(-1)
     taken = jnp.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
-    taken = taken.at[jnp.maximum(rows, 0)].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    taken = taken.at[jnp.maximum(rows, 0)].get(
+        mode="promise_in_bounds", wrap_negative_indices=False
+    )
     return jnp.where((rows != _NOWHERE)[:, None], taken, 0)
 
 
@@ -125,7 +138,8 @@ def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "
 class Lookup:
     """`gather` of whole slices along one axis of a table: left is one-hot in that axis.
 
-    The transpose of `apply`, as JAX makes it, is the best way to its sum over records. Else it is a `Layer`.
+    The transpose of `apply`, as JAX makes it, is the best way to its sum over records. Else it is a
+    `Layer`.
     """
 
     equation: JaxprEqn
@@ -170,11 +184,17 @@ def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Looku
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
     shape = aval(equation.invars[0]).shape
-    plain = len(numbers.start_index_map) == 1 and numbers.collapsed_slice_dims == numbers.start_index_map
+    plain = (
+        len(numbers.start_index_map) == 1
+        and numbers.collapsed_slice_dims == numbers.start_index_map
+    )
     if not plain or numbers.operand_batching_dims:
         return None
     (axis,) = numbers.start_index_map
-    whole = all(size == (1 if a == axis else full) for a, (size, full) in enumerate(zip(sizes, shape, strict=True)))
+    whole = all(
+        size == (1 if a == axis else full)
+        for a, (size, full) in enumerate(zip(sizes, shape, strict=True))
+    )
     clips = equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
     return Lookup(equation, axis, shape[axis], clips) if whole else None
 

@@ -1,15 +1,16 @@
 """The norm of one record's gradient in a weight, from the layer's inputs and the gradients in its output.
 
-With left and right vectors l, r of a block (`_layer`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
+With left and right vectors l, r of a block (`_layer`), G = sum_t l_t (x) r_t, and |G|^2 comes in
+one of three ways:
 
 - outer: one position, |l|^2 |r|^2;
 - gram: several, sum_ts <l_t, l_s> <r_t, r_s>, without forming G;
 - formed: G itself, where it is smaller than the vectors that it is made of.
 
-Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel leave a small |G|,
-while each product is rounded relative to sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
-taken away at worst, and the norm comes out too large rather than too small. Rows without such cancellation hardly
-notice.
+Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel
+leave a small |G|, while each product is rounded relative to sum_t |l_t| |r_t|. So each way adds to
+its result what rounding can have taken away at worst, and the norm comes out too large rather than
+too small. Rows without such cancellation hardly notice.
 
 Reference:
     Goodfellow, Efficient per-example gradient computations, 2015 (norms of dense layers).
@@ -34,9 +35,11 @@ from discreet.privacy.gradients._uses import Use
 
 _UNIT = float(jnp.finfo(jnp.float32).eps) / 2
 _TINY = float(jnp.finfo(jnp.float32).tiny)
-# A record's parts before they cancel may be this many times C; sums of honest positions seldom cancel as much.
+# A record's parts before they cancel may be this many times C; sums of honest positions seldom
+# cancel as much.
 MOST_CANCELLATION = 256.0
-# The squares of so many coordinates are summed in float32, and what that can lose is added: 0.01 % of a norm.
+# The squares of so many coordinates are summed in float32, and what that can lose is added: 0.01 %
+# of a norm.
 _LONG = 2048
 HIGHEST_PRECISION = jax.lax.Precision.HIGHEST
 
@@ -91,19 +94,27 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -
             left = left.dense() if isinstance(left, OneHot) else left
         factors.append((right, left) if exchanged else (left, right))
     with double():
-        spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
-        # What a running sum of that many products can lose in forming G; the clipped sum forms it in float64.
+        spread = jnp.sum(
+            jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1),
+            axis=1,
+        )
+        # What a running sum of that many products can lose in forming G; the clipped sum forms it
+        # in float64.
         most = jnp.sqrt(jnp.sum(jnp.square(spread)))
         lost = _UNIT * (8 + group.positions) * most
         if group.way == "formed":
-            products = [jnp.einsum("ktl,ktr->klr", *pair, precision=HIGHEST_PRECISION) for pair in factors]
+            products = [
+                jnp.einsum("ktl,ktr->klr", *pair, precision=HIGHEST_PRECISION) for pair in factors
+            ]
             formed = functools.reduce(jnp.add, products).astype(jnp.float64)
             length = jnp.sqrt(jnp.sum(jnp.square(formed)))
         else:
             # The sum over pairs is in float64, and its terms are together no more than most^2.
-            length = jnp.sqrt(_gram(group, factors) + (2.0 + group.positions) ** 2 * 2.0**-52 * jnp.square(most))
-        # Positions that cancel are added to the sums of all records before they do, and what is far above C there would
-        # round away what other records have added.
+            length = jnp.sqrt(
+                _gram(group, factors) + (2.0 + group.positions) ** 2 * 2.0**-52 * jnp.square(most)
+            )
+        # Positions that cancel are added to the sums of all records before they do, and what is far
+        # above C there would round away what other records have added.
         return jnp.square(jnp.maximum(length + lost, most / MOST_CANCELLATION))
 
 
@@ -116,12 +127,17 @@ def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> 
             twice = 1 if i == j else 2
             lefts = _inner(left, other_left)
             rights = _inner(right, other_right)
-            left_bound, right_bound = (a[:, :, None] * b[:, None] for a, b in zip(lengths[i], lengths[j], strict=True))
-            # A product of n-vectors is off by at most n roundings of |a| |b|, and by what underflows.
+            left_bound, right_bound = (
+                a[:, :, None] * b[:, None] for a, b in zip(lengths[i], lengths[j], strict=True)
+            )
+            # A product of n-vectors is off by at most n roundings of |a| |b|, and by what
+            # underflows.
             left_error = left_bound * _UNIT * (4 + group.left) + _TINY * group.left
             right_error = right_bound * _UNIT * (4 + group.right) + _TINY * group.right
             total += twice * jnp.sum(lefts.astype(jnp.float64) * rights.astype(jnp.float64))
-            lost += twice * jnp.sum(left_error * (jnp.abs(rights) + right_error) + jnp.abs(lefts) * right_error)
+            lost += twice * jnp.sum(
+                left_error * (jnp.abs(rights) + right_error) + jnp.abs(lefts) * right_error
+            )
     return jnp.maximum(total, 0.0) + lost * (1 + 2.0**-12)
 
 
@@ -136,7 +152,9 @@ def factors_of(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors |
     left, right = function(activation, cotangent)
     sliced = [loop in use.view.loops for loop in use.loops]
     if isinstance(left, OneHot):
-        return OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size), _merge(right, sliced)
+        return OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size), _merge(
+            right, sliced
+        )
     return _merge(left, sliced), _merge(right, sliced)
 
 

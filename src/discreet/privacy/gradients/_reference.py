@@ -1,7 +1,7 @@
 """The reference engine: it forms every record's own gradient, clips it and adds it up.
 
-It computes the contract (`_contract`) by definition and holds a gradient for each row of a microbatch. Other engines must agree
-with it on every test.
+It computes the contract (`_contract`) by definition and holds a gradient for each row of a
+microbatch. Other engines must agree with it on every test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from discreet.privacy.gradients._rows import (
     squared_norms,
     sum_doubles,
 )
-from discreet.privacy.gradients._sums import finite_alone, is_spare, rounding_of_sums, sum_by_chunks, whole_lanes
+from discreet.privacy.gradients._sums import (
+    finite_alone,
+    is_spare,
+    rounding_of_sums,
+    sum_by_chunks,
+    whole_lanes,
+)
 
 if TYPE_CHECKING:
     from discreet.privacy.gradients._report import EngineReport
@@ -32,8 +38,8 @@ if TYPE_CHECKING:
 class ReferenceEngine:
     """`vmap` of the gradient, a microbatch at a time; the reference for all faster engines."""
 
-    # rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of `LANES`. Microbatches
-    # without a real row are skipped, so padding costs little.
+    # rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of
+    # `LANES`. Microbatches without a real row are skipped, so padding costs little.
     microbatch_size: int = 128
 
     def __call__(
@@ -63,9 +69,13 @@ class ReferenceEngine:
         chunk = whole_lanes(self.microbatch_size)
         gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
         rounding = rounding_of_sums(mask.shape[0], 0, chunk)
-        return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
+        return ClippedSum(
+            gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding
+        )
 
-    def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+    def explain(
+        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
+    ) -> EngineReport:
         from discreet.privacy.gradients._report import EngineReport, LeafReport
 
         leaves = [

@@ -13,8 +13,8 @@ class LeafReport:
     Attributes:
         name: Its path in the tree.
         shape: Its shape.
-        way: "outer", "gram" or "formed" (see `_norms`), "per record" (its gradient is formed for every record), or
-            "unused" (the loss does not depend on it).
+        way: "outer", "gram" or "formed" (see `_norms`), "per record" (its gradient is formed for
+            every record), or "unused" (the loss does not depend on it).
         flops: Floating-point operations for one record's norm, beyond forward and backward pass.
         bytes: Held for one record on its account.
     """
@@ -57,7 +57,10 @@ class EngineReport:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    texts = [x.ljust(w) if i < 3 else x.rjust(w) for i, (x, w) in enumerate(zip(cells, widths, strict=True))]
+    texts = [
+        x.ljust(w) if i < 3 else x.rjust(w)
+        for i, (x, w) in enumerate(zip(cells, widths, strict=True))
+    ]
     return "  ".join(texts).rstrip()
 
 

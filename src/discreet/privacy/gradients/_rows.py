@@ -1,9 +1,10 @@
 """Rows that are clipped: their lengths, scales and weights.
 
-A row is one record's slice of a tree of arrays. It is scaled by min(1, C / its joint L2 norm) or dropped, and both decisions use
-that row alone. The norm is computed in float64 and in units of C, so that no scale of the data overflows or vanishes where it
-matters. Clipping aims below C by `rounding_margin`, so that the row is within C after the float32 operations that follow. A row
-that is not finite has the scale zero and counts as exactly zero, although 0 * NaN is NaN.
+A row is one record's slice of a tree of arrays. It is scaled by min(1, C / its joint L2 norm) or
+dropped, and both decisions use that row alone. The norm is computed in float64 and in units of C,
+so that no scale of the data overflows or vanishes where it matters. Clipping aims below C by
+`rounding_margin`, so that the row is within C after the float32 operations that follow. A row that
+is not finite has the scale zero and counts as exactly zero, although 0 * NaN is NaN.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def check_positive(what: str, value: Any, why: str) -> None:
 
 def check_clipping(who: str, tree: Any, norm: Any) -> None:
     """Refuse a tree whose rows have no norm, and a clipping norm that bounds nothing."""
-    check_positive(f"{who}: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice.")
+    check_positive(
+        f"{who}: the clipping norm",
+        norm,
+        "It bounds one record's contribution; 1.0 is a common choice.",
+    )
     if not isinstance(norm, Tracer) and not 1e-20 <= float(norm) <= 1e30:
         raise ValueError(
             f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic supports norms from 1e-20 to 1e30. Scale the "
@@ -45,15 +50,17 @@ def check_clipping(who: str, tree: Any, norm: Any) -> None:
     if not jax.tree.leaves(tree):
         raise ValueError(f"{who}: the tree contains no array. Pass at least one.")
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
-        raise TypeError(f"{who}: a leaf is complex. Clip its real and imaginary parts, as two leaves.")
+        raise TypeError(
+            f"{who}: a leaf is complex. Clip its real and imaginary parts, as two leaves."
+        )
 
 
 def rounding_margin(size: int) -> float:
     """The relative margin by which clipping aims below C, so that rounding cannot exceed it, for any record.
 
-    Squares of `size` coordinates are summed in float64, which is off by at most `size` units in the last place of that.
-    The conversion of the norm to float32, the root, the division and the product that follow take fewer than 16 of
-    float32.
+    Squares of `size` coordinates are summed in float64, which is off by at most `size` units in the
+    last place of that. The conversion of the norm to float32, the root, the division and the
+    product that follow take fewer than 16 of float32.
     """
     return 16.0 * 2.0**-24 + size * 2.0**-53
 
@@ -72,7 +79,8 @@ def row_scale(squared_norm: Float[Array, "record"], size: int) -> Float[Array, "
 def squared_norms(tree: Any, norm: Norm) -> Float[Array, "record"]:
     """Squared L2 norms of the rows of a tree, jointly over its leaves, in units of `norm`.
 
-    Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes where it matters.
+    Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes
+    where it matters.
     """
     with double():
         squares = [jnp.square(x.astype(jnp.float64) / norm) for x in jax.tree.leaves(tree)]
@@ -92,8 +100,8 @@ def _rows(x: Array, per_record: Float[Array, "record"]) -> Array:
 def clip_records(tree: Any, norm: Norm) -> Any:
     """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`: `mechanisms.clip_records`, unmarked.
 
-    Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as float32: rounding a clipped
-    bfloat16 up would break the bound by half a per cent.
+    Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as
+    float32: rounding a clipped bfloat16 up would break the bound by half a per cent.
     """
     check_clipping("clip_records", tree, norm)
     squared = squared_norms(tree, norm)
@@ -117,7 +125,8 @@ _BLOCK = 2**13  # rows that are added up before the sums of such blocks are
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """Sum over the leading axis the rows that `mask` keeps: `mechanisms.sum_records`, unmarked.
 
-    In float64, in two stages for many rows; the result is rounded to the leaf's type (`rounding_of_records`).
+    In float64, in two stages for many rows; the result is rounded to the leaf's type
+    (`rounding_of_records`).
     """
 
     def leaf(x: Array) -> Array:
@@ -146,9 +155,10 @@ def _blocks(rows: int) -> int:
 def rounding_of_records(rows: int, dtype: Any) -> float:
     """The share of C by which rounding lets one record move `sum_records` beyond its own row, if all rows are within C.
 
-    A partial sum of k additions is off by at most k 2^-53 times the sum of the rows' norms, which is n C, and rounding
-    the result to float32 by 2^-24 n C: twice, for two tables. 2^-20 is for few roundings of the rows themselves. `rows`
-    counts those that the mask drops, too; `dtype` is that of the result.
+    A partial sum of k additions is off by at most k 2^-53 times the sum of the rows' norms, which
+    is n C, and rounding the result to float32 by 2^-24 n C: twice, for two tables. 2^-20 is for few
+    roundings of the rows themselves. `rows` counts those that the mask drops, too; `dtype` is that
+    of the result.
     """
     blocks = _blocks(rows)
     additions = _BLOCK + 1 + blocks if blocks else rows
@@ -165,12 +175,18 @@ def sum_doubles(rows: Any) -> Any:
 class RowWeights(NamedTuple):
     """The weights of records' rows."""
 
-    keep: Bool[Array, "record"]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
-    # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite must still
-    # be selected away (`where`), or its sum be dropped: 0 * NaN is NaN.
+    keep: Bool[
+        Array, "record"
+    ]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
+    # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is
+    # not finite must still be selected away (`where`), or its sum be dropped: 0 * NaN is NaN.
     factor: Float[Array, "record"]
-    loss: Float[Array, "record"]  # the weighted, clipped losses of the rows that count; 0 for the others
-    count: Float[Array, "record two"]  # the weight of the counts, in the first column within C, in the second beyond
+    loss: Float[
+        Array, "record"
+    ]  # the weighted, clipped losses of the rows that count; 0 for the others
+    count: Float[
+        Array, "record two"
+    ]  # the weight of the counts, in the first column within C, in the second beyond
 
 
 def row_weights(
@@ -183,8 +199,9 @@ def row_weights(
 ) -> RowWeights:
     """The factor of each record's gradient, and its contributions to loss and count.
 
-    Guarantee: if `squared_norms` is right up to the rounding that `rounding_margin(size)` allows for, each row adds at
-    most `channels.joint_bound(norm)` to (factor * gradient, loss, count) in the joint L2 norm.
+    Guarantee: if `squared_norms` is right up to the rounding that `rounding_margin(size)` allows
+    for, each row adds at most `channels.joint_bound(norm)` to (factor * gradient, loss, count) in
+    the joint L2 norm.
 
     Args:
         losses: Each record's loss, in nats; any number.

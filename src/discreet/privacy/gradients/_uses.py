@@ -1,17 +1,20 @@
 """Find the uses of parameters in a record's loss: the equations of its jaxpr where they meet the record, rerun with taps.
 
-The loss of one record is traced once. Every value in its jaxpr is *of the record*, if the record can change it, or *of the
-parameters* (or constant). Three things follow from that, one after the other:
+The loss of one record is traced once. Every value in its jaxpr is *of the record*, if the record
+can change it, or *of the parameters* (or constant). Three things follow from that, one after the
+other:
 
 1. A *view* (`_views`): a value that is elements of one leaf of the parameters, moved about.
-2. A *use*: an equation where a view meets a value of the record and that `_layers` knows. A leaf is booked if all places
-   where it meets the record are uses; otherwise it is direct, and its gradient is formed for every record. Loops are
-   walked until what they carry settles; a use within one counts as often as the loop turns.
-3. A *tap*: a zero that is added to the output of a use. The gradient in the tap is the gradient in the output, so one
-   backward pass gives it for all uses, and beside it stands the activation, the value that met the weight.
+2. A *use*: an equation where a view meets a value of the record and that `_layers` knows. A leaf is
+   booked if all places where it meets the record are uses; otherwise it is direct, and its gradient
+   is formed for every record. Loops are walked until what they carry settles; a use within one
+   counts as often as the loop turns.
+3. A *tap*: a zero that is added to the output of a use. The gradient in the tap is the gradient in
+   the output, so one backward pass gives it for all uses, and beside it stands the activation, the
+   value that met the weight.
 
-This affects speed only. The norm and the sum of a record's contribution are computed from the same uses, so a missing one would
-make a gradient wrong, never a bound; tests compare with the reference.
+This affects speed only. The norm and the sum of a record's contribution are computed from the same
+uses, so a missing one would make a gradient wrong, never a bound; tests compare with the reference.
 """
 
 from __future__ import annotations
@@ -23,7 +26,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, inner_programs, primitives, scan_of
+from discreet._jax import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    aval,
+    bind,
+    inner_programs,
+    primitives,
+    scan_of,
+)
 from discreet.privacy.gradients._layer import Layer
 from discreet.privacy.gradients._layers import Lookup, layer_of
 from discreet.privacy.gradients._views import View, moved
@@ -45,8 +58,9 @@ class Use:
 
     layer: Layer | Lookup  # the equation and its kind
     view: View  # its weight as a part of a leaf
-    # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
-    # the others each iteration is one more position where the same weight is used.
+    # the scans around it, outermost first. In those of `view.loops` the weight changes from one
+    # iteration to the next; in the others each iteration is one more position where the same weight
+    # is used.
     loops: tuple[Loop, ...]
 
 
@@ -55,7 +69,9 @@ class Mark:
     """The analysis of a value: its dependence on the record and on leaves."""
 
     of_record: bool = False  # the record can change it
-    leaves: frozenset[int] = frozenset()  # the leaves that it is computed from; none if the record can
+    leaves: frozenset[int] = (
+        frozenset()
+    )  # the leaves that it is computed from; none if the record can
     view: View | None = None  # set if it is elements of one leaf, moved and not changed
 
 
@@ -95,7 +111,9 @@ def restrict(plan: UseMap, direct: frozenset[int]) -> UseMap:
 class _Finder:
     direct: set[int] = dataclasses.field(default_factory=set)
 
-    def walk(self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], UseMap]:
+    def walk(
+        self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]
+    ) -> tuple[list[Mark], UseMap]:
         marks: dict[Var, Mark] = dict(zip(jaxpr.invars, inputs, strict=True))
         plan: dict[int, Any] = {}
 
@@ -113,7 +131,9 @@ class _Finder:
                 marks[variable] = mark if carries or mark.of_record else _CONSTANT
         return [read(x) for x in jaxpr.outvars], plan
 
-    def _equation(self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Any]:
+    def _equation(
+        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
+    ) -> tuple[list[Mark], Any]:
         primitive = equation.primitive
         params = equation.params
         if primitive in (primitives.jit_p, primitives.remat_p):
@@ -127,8 +147,13 @@ class _Finder:
         if not any(x.of_record for x in operands):
             leaves = frozenset[int]().union(*(x.leaves for x in operands))
             views = moved(equation, operands[0].view) if len(operands) == 1 else None
-            return [Mark(leaves=leaves, view=views[i] if views else None) for i in range(len(equation.outvars))], None
-        found = layer_of(equation, [x.view is not None for x in operands], [x.of_record for x in operands])
+            return [
+                Mark(leaves=leaves, view=views[i] if views else None)
+                for i in range(len(equation.outvars))
+            ], None
+        found = layer_of(
+            equation, [x.view is not None for x in operands], [x.of_record for x in operands]
+        )
         use = None
         for position, mark in enumerate(operands):
             if found is not None and position == found[0] and mark.view is not None:
@@ -144,7 +169,8 @@ class _Finder:
         operands = operands[1:]
         walked = [self.walk(branch.jaxpr, operands, loops) for branch in branches]
         outputs = [
-            self._join(marks, chosen_by.of_record) for marks in zip(*(marks for marks, _ in walked), strict=True)
+            self._join(marks, chosen_by.of_record)
+            for marks in zip(*(marks for marks, _ in walked), strict=True)
         ]
         plans = tuple(plan for _, plan in walked)
         return outputs, plans if any(plans) else None
@@ -158,13 +184,16 @@ class _Finder:
         loop = Loop(scan.length)
         consts, carry, xs = scan.apart(operands)
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
-        # A carried value is the weaker of its start and its end; a few rounds converge, and only then are the record's uses
-        # known.
+        # A carried value is the weaker of its start and its end; a few rounds converge, and only
+        # then are the record's uses known.
         start = carry = [dataclasses.replace(x, view=None) for x in carry]
         while True:
             rehearsal = _Finder()
             outputs, _ = rehearsal.walk(body, [*consts, *carry, *rows], (*loops, loop))
-            joined = [rehearsal._join(pair, False) for pair in zip(carry, outputs[:num_carry], strict=True)]
+            joined = [
+                rehearsal._join(pair, False)
+                for pair in zip(carry, outputs[:num_carry], strict=True)
+            ]
             if joined == carry:
                 break
             carry = joined
@@ -191,7 +220,9 @@ def zero_taps(plan: UseMap) -> Tree:
     for number, item in plan.items():
         if isinstance(item, Use):
             output = aval(item.layer.equation.outvars[0])
-            taps[number] = jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+            taps[number] = jnp.zeros(
+                [*(loop.length for loop in item.loops), *output.shape], output.dtype
+            )
         else:
             taps[number] = tuple(zero_taps(x) for x in item)
     return taps
@@ -210,13 +241,17 @@ def uses_with(plan: UseMap, *trees: Tree) -> list[tuple[Any, ...]]:
     return found
 
 
-def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: UseMap, taps: Tree) -> tuple[list[Any], Tree]:
+def run(
+    jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: UseMap, taps: Tree
+) -> tuple[list[Any], Tree]:
     """Evaluate a jaxpr with taps.
 
     Returns:
         Its outputs, and the activations.
     """
-    values: dict[Var, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+    values: dict[Var, Any] = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True)
+    )
     activations: dict[int, Tree] = {}
 
     def read(atom: Any) -> Any:
@@ -231,12 +266,16 @@ def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: UseMap
             outputs = [bind(equation, operands)[0] + taps[number]]
             activations[number] = item.layer.activation(operands)
         else:
-            outputs, activations[number] = _INSIDE[equation.primitive](equation, operands, item, taps[number])
+            outputs, activations[number] = _INSIDE[equation.primitive](
+                equation, operands, item, taps[number]
+            )
         values.update(zip(equation.outvars, outputs, strict=True))
     return [read(x) for x in jaxpr.outvars], activations
 
 
-def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+def _called(
+    equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]
+) -> tuple[list[Any], Tree]:
     (inner,) = inner_programs(equation)
 
     def called(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
@@ -257,7 +296,9 @@ def _cond(
     nothing = [
         jax.tree.map(
             lambda x: jnp.zeros(x.shape, x.dtype),
-            jax.eval_shape(lambda ops, tap, b=b, p=p: run(b.jaxpr, b.consts, ops, p, tap)[1], operands[1:], tap),
+            jax.eval_shape(
+                lambda ops, tap, b=b, p=p: run(b.jaxpr, b.consts, ops, p, tap)[1], operands[1:], tap
+            ),
         )
         for b, p, tap in zip(branches, plans, taps, strict=True)
     ]
@@ -265,30 +306,50 @@ def _cond(
     def branch(number: int) -> Any:
         def taken(operands: list[Any], taps: tuple[Tree, ...]) -> tuple[list[Any], Tree]:
             inner = branches[number]
-            outputs, activations = run(inner.jaxpr, inner.consts, operands, plans[number], taps[number])
+            outputs, activations = run(
+                inner.jaxpr, inner.consts, operands, plans[number], taps[number]
+            )
             # A branch that is not taken has met nothing.
             return outputs, tuple(activations if i == number else x for i, x in enumerate(nothing))
 
         return taken
 
-    return jax.lax.switch(operands[0], [branch(i) for i in range(len(branches))], operands[1:], taps)
+    return jax.lax.switch(
+        operands[0], [branch(i) for i in range(len(branches))], operands[1:], taps
+    )
 
 
-def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+def _scan(
+    equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]
+) -> tuple[list[Any], Tree]:
     scan = scan_of(equation)
     inner = scan.body
     num_carry = scan.num_carry
     consts, carry, through = scan.apart(operands)
 
-    def body(carry: list[Any], xs: tuple[list[Any], Tree]) -> tuple[list[Any], tuple[list[Any], Tree]]:
+    def body(
+        carry: list[Any], xs: tuple[list[Any], Tree]
+    ) -> tuple[list[Any], tuple[list[Any], Tree]]:
         rows, now = xs
-        outputs, activations = run(inner.jaxpr, inner.consts, [*consts, *carry, *rows], plans[0], now)
+        outputs, activations = run(
+            inner.jaxpr, inner.consts, [*consts, *carry, *rows], plans[0], now
+        )
         return outputs[:num_carry], (outputs[num_carry:], activations)
 
     carry, (stacked, activations) = jax.lax.scan(
-        body, carry, (through, taps[0]), length=scan.length, reverse=scan.reverse, unroll=scan.unroll
+        body,
+        carry,
+        (through, taps[0]),
+        length=scan.length,
+        reverse=scan.reverse,
+        unroll=scan.unroll,
     )
     return [*carry, *stacked], (activations,)
 
 
-_INSIDE = {primitives.jit_p: _called, primitives.remat_p: _called, primitives.cond_p: _cond, primitives.scan_p: _scan}
+_INSIDE = {
+    primitives.jit_p: _called,
+    primitives.remat_p: _called,
+    primitives.cond_p: _cond,
+    primitives.scan_p: _scan,
+}

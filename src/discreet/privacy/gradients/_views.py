@@ -1,6 +1,7 @@
 """Views: values that are elements of one leaf of the parameters, moved about and never changed or repeated.
 
-Reshaped, transposed and sliced weights are views, so that a gradient in one is a gradient in the leaf.
+Reshaped, transposed and sliced weights are views, so that a gradient in one is a gradient in the
+leaf.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class View:
     """Elements of one leaf, each at most once."""
 
     leaf: int  # the number of the leaf
-    # the equations that lead from the leaf to the weight, each with the output taken and the number of loops that slice
-    # the weight before it
+    # the equations that lead from the leaf to the weight, each with the output taken and the number
+    # of loops that slice the weight before it
     moves: tuple[tuple[JaxprEqn, int, int], ...] = ()
-    loops: tuple[Any, ...] = ()  # the scans that take the weight apart along its leading axis, outermost first
+    loops: tuple[
+        Any, ...
+    ] = ()  # the scans that take the weight apart along its leading axis, outermost first
 
     def sliced(self, loop: Any) -> View:
         """The weight as an iteration of a scan sees it, which is one slice of it."""
@@ -65,10 +68,15 @@ def moved(equation: JaxprEqn, view: View | None) -> list[View] | None:
     primitive = equation.primitive
     source = aval(equation.invars[0])
     if primitive is primitives.convert_element_type_p:
-        # Rounding moves nothing either: a layer that books this weight accumulates in float32 anyway.
-        floating = all(jnp.issubdtype(x.dtype, jnp.floating) for x in (source, aval(equation.outvars[0])))
+        # Rounding moves nothing either: a layer that books this weight accumulates in float32
+        # anyway.
+        floating = all(
+            jnp.issubdtype(x.dtype, jnp.floating) for x in (source, aval(equation.outvars[0]))
+        )
         return [view] if floating else None
-    repeats = primitive is primitives.broadcast_in_dim_p and source.size != aval(equation.outvars[0]).size
+    repeats = (
+        primitive is primitives.broadcast_in_dim_p and source.size != aval(equation.outvars[0]).size
+    )
     if repeats or not (primitive in _MOVES or primitive is primitives.broadcast_in_dim_p):
         return None
     depth = len(view.loops)

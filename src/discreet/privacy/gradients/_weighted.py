@@ -1,16 +1,19 @@
 """Sums of integer rows times weights, exact, to which one record adds at most 1.
 
-The gradient of a generalised linear model is a sum of w_i z_i: a number times a vector, of which the vector stays the same from
-one gradient to the next. Clipping would make each product, measure it and make it again. But |w_i| and |z_i| apart say how long
-it is, so that the weight is cut before products exist: to 1 / |z_i|.
+The gradient of a generalised linear model is a sum of w_i z_i: a number times a vector, of which
+the vector stays the same from one gradient to the next. Clipping would make each product, measure
+it and make it again. But |w_i| and |z_i| apart say how long it is, so that the weight is cut before
+products exist: to 1 / |z_i|.
 
-- *Rows are integers.* Their squares do not underflow, and are added up without rounding. A row that is not zero has a length of
-  at least 1, and one that is zero counts as one of that length: no weight is too large.
-- *Each product is rounded to a multiple of 2^-24*, so the sum of 2^26 of them is exact in float64, in any order and in any
-  blocks: a record moves it by what the record adds, and by nothing else.
+- *Rows are integers.* Their squares do not underflow, and are added up without rounding. A row that
+  is not zero has a length of at least 1, and one that is zero counts as one of that length: no
+  weight is too large.
+- *Each product is rounded to a multiple of 2^-24*, so the sum of 2^26 of them is exact in float64,
+  in any order and in any blocks: a record moves it by what the record adds, and by nothing else.
 - *Rounding is accounted for*, see `room_for`.
-- *Nothing jumps.* A last bit in a weight, as compilers may make it otherwise in another place of the table, moves a product by
-  a step of the grid at most. What is NaN or infinite adds exactly zero.
+- *Nothing jumps.* A last bit in a weight, as compilers may make it otherwise in another place of
+  the table, moves a product by a step of the grid at most. What is NaN or infinite adds exactly
+  zero.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ _SPARED = (
 def room_for(num_products: int, num_rows: int) -> float:
     """The factor with which what is within 1, but for rounding in float64, is within 1 after rounding to the grid.
 
-    That moves a product by half of 2^-24, and so the `num_products` of a row by the root of their number times that.
+    That moves a product by half of 2^-24, and so the `num_products` of a row by the root of their
+    number times that.
     """
     return 1.0 - _SPARED - num_rows * math.sqrt(num_products) / (2 * PRODUCTS)
 
@@ -51,10 +55,16 @@ def sum_weighted(
         whole = rows.reshape(-1, latents).astype(jnp.float64)
         factors = weights.reshape(-1, outputs).astype(jnp.float64)
         lengths = jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(whole), axis=1), 1.0))
-        sizes = jnp.abs(factors[:, 0]) if outputs == 1 else jnp.sqrt(jnp.sum(jnp.square(factors), axis=1))
+        sizes = (
+            jnp.abs(factors[:, 0])
+            if outputs == 1
+            else jnp.sqrt(jnp.sum(jnp.square(factors), axis=1))
+        )
         total = jnp.sum((lengths * sizes).reshape(records, per_record), axis=1)
         cut = jnp.where(mask & jnp.isfinite(total), jnp.minimum(1 / total, 1.0), 0.0)
         cut = jnp.repeat(cut * (room_for(outputs * latents, per_record) * PRODUCTS), per_record)
         factors = jnp.where(cut[:, None] > 0, factors * cut[:, None], 0.0)
-        found = [jnp.sum(jnp.round(whole * factors[:, place, None]), axis=0) for place in range(outputs)]
+        found = [
+            jnp.sum(jnp.round(whole * factors[:, place, None]), axis=0) for place in range(outputs)
+        ]
         return jnp.stack(found) / PRODUCTS

@@ -1,29 +1,34 @@
 """Noise in integers: a sum is rounded to a grid, and discrete Gaussian or Laplace noise is added there, exactly.
 
-The release is g (K + Z). g is a power of two, K the integers nearest to the sum in units of g, and Z discrete noise
-(`discreet.random`). Why that is private, for Gaussian noise:
+The release is g (K + Z). g is a power of two, K the integers nearest to the sum in units of g, and
+Z discrete noise (`discreet.random`). Why that is private, for Gaussian noise:
 
-- *K.* Dividing a floating-point number by g is exact, so K is within 1/2 of the quotient. Sums of two neighbouring tables that
-  lie C apart have K at most C / g + sqrt(d) apart in d coordinates, whatever the sums are. Sums too large for the words of K
-  become the largest, which brings no two of them further apart.
-- *Z.* Its standard deviation s has sqrt(s^2 - 6.2) >= stddev / g + m sqrt(d), where m is the largest noise multiplier that the
-  release holds for. As long as stddev / C <= m, noise and distance then have the ratio that a continuous Gaussian of `stddev`
-  has, and by the theorem in docs/arithmetic.md the release is one of that, but for a total variation of `SLACK`.
-- *K + Z* is an integer below 2^53, which a float64 holds; or, with three levels, it is made of integers of 24 bits and carries,
-  in a form that depends on K + Z alone. Floats are computed from that.
+- *K.* Dividing a floating-point number by g is exact, so K is within 1/2 of the quotient. Sums of
+  two neighbouring tables that lie C apart have K at most C / g + sqrt(d) apart in d coordinates,
+  whatever the sums are. Sums too large for the words of K become the largest, which brings no two
+  of them further apart.
+- *Z.* Its standard deviation s has sqrt(s^2 - 6.2) >= stddev / g + m sqrt(d), where m is the
+  largest noise multiplier that the release holds for. As long as stddev / C <= m, noise and
+  distance then have the ratio that a continuous Gaussian of `stddev` has, and by the theorem in
+  docs/arithmetic.md the release is one of that, but for a total variation of `SLACK`.
+- *K + Z* is an integer below 2^53, which a float64 holds; or, with three levels, it is made of
+  integers of 24 bits and carries, in a form that depends on K + Z alone. Floats are computed from
+  that.
 
-Laplace noise goes by L1 norms: K are at most C / g + d apart, and s >= scale / g + m d. K + Z is then a rounding of continuous
-noise of scale s, exactly, so that nothing is added to delta.
+Laplace noise goes by L1 norms: K are at most C / g + d apart, and s >= scale / g + m d. K + Z is
+then a rounding of continuous noise of scale s, exactly, so that nothing is added to delta.
 
-Every operation is exact, up to the conversion at the end: contraction to FMA, another order of operations or another device
-change no bit. s is a multiple of b within a factor of two of the largest, 648 (Laplace: 256), so that noise is 0.11 % larger than
-asked for on average, and 0.31 % at most (0.3 and 0.8 %), beside what m sqrt(d) or m d adds.
+Every operation is exact, up to the conversion at the end: contraction to FMA, another order of
+operations or another device change no bit. s is a multiple of b within a factor of two of the
+largest, 648 (Laplace: 256), so that noise is 0.11 % larger than asked for on average, and 0.31 % at
+most (0.3 and 0.8 %), beside what m sqrt(d) or m d adds.
 
-A choice (`choose_on_grid`) is exact as well. Scores are rounded to integers K, in grid points of g = 2^-16. Answers are proposed
-uniformly, and accepted with probability exp(-r (max K - K)): the first accepted one has probabilities in proportion to exp(r K).
-Each binary digit b of the difference has its own coin of probability exp(-r 2^b), a comparison of 128 bits, and nothing else is
-inexact. Where one record moves scores by D, the K move by at most D / g + 1. With r = (epsilon / 2) / (1 / g + 1) the privacy
-range is then epsilon (D + g) / (1 + g).
+A choice (`choose_on_grid`) is exact as well. Scores are rounded to integers K, in grid points of g
+= 2^-16. Answers are proposed uniformly, and accepted with probability exp(-r (max K - K)): the
+first accepted one has probabilities in proportion to exp(r K). Each binary digit b of the
+difference has its own coin of probability exp(-r 2^b), a comparison of 128 bits, and nothing else
+is inexact. Where one record moves scores by D, the K move by at most D / g + 1. With r = (epsilon /
+2) / (1 / g + 1) the privacy range is then epsilon (D + g) / (1 + g).
 """
 
 from __future__ import annotations
@@ -65,8 +70,9 @@ MOST_STDDEV = 1e30
 class Law(NamedTuple):
     """Discrete noise whose size is an integer factor times a unit."""
 
-    # The size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is the deviation of
-    # the part that the factor multiplies, which the theorem counts as less than the whole.
+    # The size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is
+    # the deviation of the part that the factor multiplies, which the theorem counts as less than
+    # the whole.
     unit: float
     most: int  # The largest factor
     words: int  # Of base 2**24, in which a sum is rounded
@@ -92,7 +98,9 @@ _FEW = 4096  # coordinates below which three levels cost next to nothing
 _LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**28 records is more than `LARGEST`
 LARGEST = 2.0**52
 """Largest rounded sum, in grid points, if the noise is one word; sum and noise together are below 2**53."""
-UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
+UNKNOWN = (
+    2.0**17
+)  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
 
 
 def levels_for(noise_multiplier: float, dim: int) -> int:
@@ -116,7 +124,8 @@ def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
 
     Computed in float32 with more margin than its roundings take. Where there is no such b, it is 0.
     """
-    # Rounded up to an integer also so that no product is contracted with the sum below: the same b in every program.
+    # Rounded up to an integer also so that no product is contracted with the sum below: the same b
+    # in every program.
     size = jnp.asarray(size, jnp.float32)
     allowance = jnp.ceil(jnp.asarray(allowance, jnp.float32))
     reach = np.float32(law.reach * (1 - 2 * _MARGIN))
@@ -129,7 +138,9 @@ def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
 
 def nearest(x: Array, spacing: Array) -> Array:
     """The integers nearest to x / spacing, cut to `LARGEST`, in float64: `double` must be in force."""
-    return jnp.clip(jnp.round(x.astype(jnp.float64) * (1 / spacing).astype(jnp.float64)), -LARGEST, LARGEST)
+    return jnp.clip(
+        jnp.round(x.astype(jnp.float64) * (1 / spacing).astype(jnp.float64)), -LARGEST, LARGEST
+    )
 
 
 def rounded(x: Array, spacing: Array, levels: int) -> list[Array]:
@@ -148,16 +159,21 @@ def added(words: list[Array], noise: list[Array]) -> list[Array]:
     """The words of the sum, each but the last from 0 to 2**24 - 1: one form for each integer, whatever it is the sum of."""
     total = []
     carry = jnp.int32(0)
-    for word, more in zip(words, [*noise, *[jnp.int32(0)] * (len(words) - len(noise))], strict=True):
+    for word, more in zip(
+        words, [*noise, *[jnp.int32(0)] * (len(words) - len(noise))], strict=True
+    ):
         total.append(word + more + carry)
         carry = total[-1] >> WORD
     return [*(word & (2**WORD - 1) for word in total[:-1]), total[-1]]
 
 
-def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowance: Any, law: Law) -> list[Array]:
+def add_noise_on_grid(
+    key: PRNGKeyArray, leaves: list[Array], size: Any, allowance: Any, law: Law
+) -> list[Array]:
     """Add discrete noise of at least this size: one draw for all coordinates, in the order of the leaves.
 
-    NaN stays NaN, and a size of NaN makes all NaN. `allowance`: grid points of the noise for the rounding; may be traced.
+    NaN stays NaN, and a size of NaN makes all NaN. `allowance`: grid points of the noise for the
+    rounding; may be traced.
     """
     spacing, factor = grid(size, allowance, law)
     noise, right = law.draw(key, (sum(x.size for x in leaves),), factor)
@@ -169,11 +185,15 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
         start += leaf.size
         if law.words == 2:
             with double():
-                total = (nearest(leaf, spacing) + own[0].astype(jnp.float64)) * unit.astype(jnp.float64)
+                total = (nearest(leaf, spacing) + own[0].astype(jnp.float64)) * unit.astype(
+                    jnp.float64
+                )
                 noised.append(jnp.where(jnp.isnan(leaf), leaf, total.astype(leaf.dtype)))
             continue
         with double() if leaf.dtype == np.float64 else nullcontext():
-            *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own))
+            *lower, total = (
+                x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own)
+            )
             for word in reversed(lower):
                 total = total * 2.0**WORD + word
             noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))
@@ -195,7 +215,9 @@ def coins(epsilon: float) -> tuple[tuple[int, ...], ...]:
     """The probability exp(-r 2^b) times 2**128 for each binary digit b, rounded down, as words of 32 bits, highest first."""
     with decimal.localcontext(decimal.Context(prec=80, Emin=-(10**9), Emax=10**9)):
         rate = decimal.Decimal(epsilon) / 2 / (decimal.Decimal(1 / CHOICE_GRID) + 1)
-        whole = [int((-rate * 2**place).exp() * 2 ** (32 * _COIN_WORDS)) for place in range(_PLACES)]
+        whole = [
+            int((-rate * 2**place).exp() * 2 ** (32 * _COIN_WORDS)) for place in range(_PLACES)
+        ]
     words = range(_COIN_WORDS - 1, -1, -1)
     return tuple(tuple(number >> (32 * word) & 0xFFFFFFFF for word in words) for number in whole)
 
@@ -207,7 +229,9 @@ def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
     """
     count = len(scores)
     with double() if scores.dtype == np.float64 else nullcontext():
-        lower, upper = rounded(jnp.where(jnp.isnan(scores), -jnp.inf, scores), jnp.float32(CHOICE_GRID), 2)
+        lower, upper = rounded(
+            jnp.where(jnp.isnan(scores), -jnp.inf, scores), jnp.float32(CHOICE_GRID), 2
+        )
     most = upper.max()
     least = jnp.where(upper == most, lower, -1).max()
     reach = 2 ** (_PLACES - WORD)
@@ -231,7 +255,8 @@ def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
         place = (words[:, 0] & np.uint32(2**bits - 1)).astype(jnp.int32)
         own = jnp.minimum(place, count - 1)
         digits = [
-            near[own] >> digit & 1 if digit < WORD else far[own] >> (digit - WORD) & 1 for digit in range(_PLACES)
+            near[own] >> digit & 1 if digit < WORD else far[own] >> (digit - WORD) & 1
+            for digit in range(_PLACES)
         ]
         accepted = place < count
         for digit in set(range(_PLACES)) - set(live):
@@ -240,7 +265,9 @@ def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
         limit = jnp.asarray(table[live])
         heads = jnp.zeros((block, len(live)), bool)
         for word in reversed(range(_COIN_WORDS)):
-            heads = (thrown[..., word] < limit[:, word]) | ((thrown[..., word] == limit[:, word]) & heads)
+            heads = (thrown[..., word] < limit[:, word]) | (
+                (thrown[..., word] == limit[:, word]) & heads
+            )
         needed = jnp.stack([digits[digit] == 1 for digit in live], axis=1)
         accepted &= jnp.all(heads | ~needed, axis=1)
         return turn + 1, jnp.where(accepted.any(), own[jnp.argmax(accepted)], -1)

@@ -1,7 +1,8 @@
 """Markers: one JAX primitive per privacy operation, compiled by XLA as a plain function and recognized by the verifier.
 
-A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its noise and declares its event, the norm of that
-event and the total variation between the two; a sampler likewise (`discreet.sampling`). The primitives:
+A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its noise and declares
+its event, the norm of that event and the total variation between the two; a sampler likewise
+(`discreet.sampling`). The primitives:
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
     WEIGHTED_SUM   integer rows times weights, of joint norm at most 1, and their sum
@@ -14,12 +15,13 @@ event and the total variation between the two; a sampler likewise (`discreet.sam
                    gradients; so it is trusted, and tests check the engines
     UPDATE_ROWS    per-record state from batch to batch, which is never released
 
-All code uses the same primitives: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same `NOISE`. Numbers known at trace
-time are parameters of a primitive, traced ones are operands (`known_number`), and the verifier reads both. A new mechanism is
-one class, one entry in `MECHANISMS`, and a public function that calls `add_noise` with it.
+All code uses the same primitives: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same
+`NOISE`. Numbers known at trace time are parameters of a primitive, traced ones are operands
+(`known_number`), and the verifier reads both. A new mechanism is one class, one entry in
+`MECHANISMS`, and a public function that calls `add_noise` with it.
 
-In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program gets only the primitive's operands: it is traced here for one record, so that
-it cannot combine two.
+In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program gets only the primitive's operands: it is traced
+here for one record, so that it cannot combine two.
 """
 
 from __future__ import annotations
@@ -69,11 +71,17 @@ from discreet.privacy.mechanisms._integers import (
 )
 from discreet.privacy.mechanisms._shards import Shards, in_turns
 from discreet.privacy.random import INNER_VARIANCE, SLACK_PER_VALUE
-from discreet.privacy.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling
+from discreet.privacy.sampling import (
+    Batch,
+    Drawing,
+    FixedSizeSampling,
+    OpenPoisson,
+    PoissonSampling,
+)
 
 FOR_SUMS = 2.0**-11
-"""The additional noise with which the public mechanisms cover the rounding of sums: `gradients.rounding_of_records` of 4,000
-rows, in float32."""
+"""The additional noise with which the public mechanisms cover the rounding of sums:
+`gradients.rounding_of_records` of 4,000 rows, in float32."""
 _WHOLE = 64
 """Allowances for rounding are multiples of this, so that no rounding of floats makes another one of them."""
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
@@ -86,13 +94,14 @@ class Mechanism(abc.ABC):
         name: The public function.
         size: The name of that function's argument for the size of the noise.
         words: The noise and its size, for statements: "Gaussian noise of standard deviation".
-        norm: The norm, 1 or 2, of one record's contribution, which is the unit of the noise's size in `event`. 0: it adds no
-            noise to sums, and its load is its whole cost.
-        hidden: The target of the noise, for statements: the sum as a whole if the noise has a joint distribution.
-        adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
-            theirs, as for Gaussian noise.
-        slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding is
-            not accounted for.
+        norm: The norm, 1 or 2, of one record's contribution, which is the unit of the noise's size
+            in `event`. 0: it adds no noise to sums, and its load is its whole cost.
+        hidden: The target of the noise, for statements: the sum as a whole if the noise has a joint
+            distribution.
+        adds_up: Several releases of the same records are exactly one, whose squared ratio of bound
+            to noise is the sum of theirs, as for Gaussian noise.
+        slack: Total variation between a release as computed and one of `event`. 0 for
+            floating-point noise, whose rounding is not accounted for.
         on_grid: The sum is rounded to a grid before integer noise is added (`GridMechanism`).
     """
 
@@ -110,10 +119,13 @@ class Mechanism(abc.ABC):
         """The event of one release with noise of this many times the norm of one record's contribution."""
 
     @abc.abstractmethod
-    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+    def add(
+        self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int
+    ) -> list[Array]:
         """Add noise to the leaves: one draw for all coordinates, in the order of the leaves.
 
-        `multiplier` is the largest supported ratio of `size` to the bound on one record; `levels`: see `levels_for`.
+        `multiplier` is the largest supported ratio of `size` to the bound on one record; `levels`:
+        see `levels_for`.
         """
 
     def rounding(self, dim: int) -> float:
@@ -139,7 +151,9 @@ class FloatMechanism(Mechanism):
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
         """Independent noise of size 1 for `dim` coordinates."""
 
-    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+    def add(
+        self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int
+    ) -> list[Array]:
         """The sum of floats and floats."""
         del multiplier, levels
         noise = size * self.noise(key, sum(x.size for x in leaves), jnp.result_type(*leaves))
@@ -165,7 +179,9 @@ class GridMechanism(Mechanism):
     def rounding(self, dim: int) -> float:
         """Twice the norm of half a grid point in each coordinate."""
         if self.norm not in (1, 2):
-            raise ValueError(f"{self.name}: rounding is bounded in the norms 1 and 2, not in the norm {self.norm}.")
+            raise ValueError(
+                f"{self.name}: rounding is bounded in the norms 1 and 2, not in the norm {self.norm}."
+            )
         return float(dim if self.norm == 1 else math.sqrt(dim))
 
     def most_multiplier(self, dim: int) -> float:
@@ -173,9 +189,13 @@ class GridMechanism(Mechanism):
         return UNKNOWN / self.rounding(dim)
 
     def cell(self, dim: int, multiplier: float, levels: int) -> float:
-        return self.rounding(dim) / (0.49 * self.law(levels).reach - multiplier * self.rounding(dim))
+        return self.rounding(dim) / (
+            0.49 * self.law(levels).reach - multiplier * self.rounding(dim)
+        )
 
-    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+    def add(
+        self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int
+    ) -> list[Array]:
         allowance = multiplier * self.rounding(sum(x.size for x in leaves))
         return add_noise_on_grid(key, leaves, size, allowance, self.law(levels))
 
@@ -216,8 +236,9 @@ class GaussianMechanism(_Gaussian, GridMechanism):
     def most_planned(self, noise_multiplier: float, dim: int, room: int = 0) -> float:
         """The largest multiplier that a planned release of `dim` coordinates holds for, given the plan's.
 
-        With `room`, the law of the noise is one for all numbers of coordinates up to it: a secret number must not show in the
-        law of the others' noise. What the grid allows for rounding is then an integer that floats hold, whatever `dim` is.
+        With `room`, the law of the noise is one for all numbers of coordinates up to it: a secret
+        number must not show in the law of the others' noise. What the grid allows for rounding is
+        then an integer that floats hold, whatever `dim` is.
 
         Raises:
             ValueError: The grid cannot hold it, or there are more coordinates than room.
@@ -227,13 +248,18 @@ class GaussianMechanism(_Gaussian, GridMechanism):
             return max(noise_multiplier, self.most_multiplier(dim))
         if dim > room:
             raise ValueError(f"a release has {dim:,} coordinates, and there is room for {room:,}")
-        allowance = math.ceil(max(noise_multiplier * self.rounding(room), UNKNOWN) / _WHOLE) * _WHOLE
+        allowance = (
+            math.ceil(max(noise_multiplier * self.rounding(room), UNKNOWN) / _WHOLE) * _WHOLE
+        )
         return allowance / self.rounding(dim)
 
-    def drawn(self, stddev: float, noise_multiplier: float, dim: int, room: int = 0) -> tuple[float, float]:
+    def drawn(
+        self, stddev: float, noise_multiplier: float, dim: int, room: int = 0
+    ) -> tuple[float, float]:
         """Spacing of the grid of `planned_gaussian`, 0 if there is none, and the standard deviation of its noise in grid points.
 
-        Their product is above `stddev`, by some 0.4 %, and by up to a tenth where rounding takes much of the grid.
+        Their product is above `stddev`, by some 0.4 %, and by up to a tenth where rounding takes
+        much of the grid.
 
         Args:
             stddev: As of the release, as is the next.
@@ -243,13 +269,18 @@ class GaussianMechanism(_Gaussian, GridMechanism):
         """
         allowance = self.most_planned(noise_multiplier, dim, room) * self.rounding(dim)
         spacing, factor = map(float, grid(stddev * (1 + FOR_SUMS), allowance, self.law(3)))
-        return spacing * (factor > 0), math.sqrt(INNER_VARIANCE[2] + int(factor) ** 2 * INNER_VARIANCE[3])
+        return spacing * (factor > 0), math.sqrt(
+            INNER_VARIANCE[2] + int(factor) ** 2 * INNER_VARIANCE[3]
+        )
 
-    def exceeds(self, distance: float, stddev: float, noise_multiplier: float, dim: int, room: int = 0) -> float:
+    def exceeds(
+        self, distance: float, stddev: float, noise_multiplier: float, dim: int, room: int = 0
+    ) -> float:
         """Upper bound on the probability that the noise of `planned_gaussian` on one number is more than a distance.
 
-        The noise is an integer of the law D(s), in grid points. Of z from t > 0 on, the sum of exp(-z^2 / 2 s^2) is at most the
-        integral from t - 1 on, and that of all z is the integral but for a factor of 1 - 2^-170 (Poisson summation).
+        The noise is an integer of the law D(s), in grid points. Of z from t > 0 on, the sum of
+        exp(-z^2 / 2 s^2) is at most the integral from t - 1 on, and that of all z is the integral
+        but for a factor of 1 - 2^-170 (Poisson summation).
 
         Args:
             distance: Above 0.
@@ -297,7 +328,9 @@ class ExponentialMechanism(Mechanism):
     def event(self, noise_multiplier: Any) -> DpEvent:
         return BoundedRangeDpEvent(1 / noise_multiplier)
 
-    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+    def add(
+        self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int
+    ) -> list[Array]:
         """Refuse: there is no noise to add."""
         raise TypeError("the exponential mechanism adds no noise: call dp.exponential_mechanism")
 
@@ -343,7 +376,8 @@ def _noised(
 ) -> list[Array]:
     """The leaves with noise added. A traced size, and then a traced multiplier, come last."""
     del name
-    # Noise is computed here, also under certify's traces and a caller's jit: refuse releases from several processes.
+    # Noise is computed here, also under certify's traces and a caller's jit: refuse releases from
+    # several processes.
     one_process("The noise of a mechanism")
     leaves = list(operands)
     scale = size
@@ -357,7 +391,8 @@ def _noised(
         scale = jnp.where((magnitude >= 1e-20) & (magnitude <= 1e20), traced, jnp.nan)
     key = random.check_key(key)
     if not mapped:
-        # A fit claims its key. Of the public functions nobody knows whether a key serves twice, in a loop for instance.
+        # A fit claims its key. Of the public functions nobody knows whether a key serves twice, in
+        # a loop for instance.
         key = random.key_for(key, [*leaves, scale, own])
         scale = scale * (1 + FOR_SUMS * mechanism.on_grid)
     return mechanism.add(key, leaves, scale, own, levels)
@@ -401,7 +436,9 @@ def _counted(
         return total.at[jnp.where(real, code, sum(cells))].add(1, mode="drop"), None
 
     start = jnp.zeros(sum(cells), jnp.result_type(int))
-    total, _ = jax.lax.scan(add, start, (jnp.asarray(strides), jnp.cumsum(jnp.asarray([0, *cells[:-1]], jnp.int32))))
+    total, _ = jax.lax.scan(
+        add, start, (jnp.asarray(strides), jnp.cumsum(jnp.asarray([0, *cells[:-1]], jnp.int32)))
+    )
     dtype = jnp.result_type(float)
     weight = np.repeat(np.asarray(weights), cells)
     # A count saturates where floats become inexact: it never moves by more than one.
@@ -422,11 +459,18 @@ def _distances(
 ) -> list[Array]:
     """Implement `table_distances`: integers small enough to be exact."""
     cells = [math.prod(sizes[column] for column in table) for table in tables]
-    counts = _counted(levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables))[0]
-    # Counts saturate here, so that weighted sums of distances stay within a quarter of the exact range.
+    counts = _counted(
+        levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables)
+    )[0]
+    # Counts saturate here, so that weighted sums of distances stay within a quarter of the exact
+    # range.
     most = float(2 ** (jnp.finfo(counts.dtype).nmant - 2) // (max(cells) * max(weights)))
-    apart = jnp.abs(jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most))
-    total = jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
+    apart = jnp.abs(
+        jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most)
+    )
+    total = (
+        jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
+    )
     room = 2 ** (jnp.finfo(counts.dtype).nmant - 2) // max(weights)
     return [(total - jnp.clip(biases.astype(counts.dtype), -room, room)) * np.asarray(weights)]
 
@@ -459,18 +503,27 @@ def _draw_shapes(
 ) -> list[Array]:
     """Outputs of the types of `_drawn`, for forms that can be traced but not run."""
     del key, name, mapped
-    rows = [jnp.zeros((drawing.capacity, *x.shape[1:]), x.dtype) for x in operands[structure.num_leaves :]]
+    rows = [
+        jnp.zeros((drawing.capacity, *x.shape[1:]), x.dtype)
+        for x in operands[structure.num_leaves :]
+    ]
     return [jnp.zeros(drawing.capacity, jnp.int32), jnp.zeros(drawing.capacity, bool), *rows]
 
 
 def _run(
-    *operands: Any, implementation: ClosedJaxpr, layout: OperandCounts, shards: Shards | None, **parameters: Any
+    *operands: Any,
+    implementation: ClosedJaxpr,
+    layout: OperandCounts,
+    shards: Shards | None,
+    **parameters: Any,
 ) -> list[Array]:
     """The implementation; over devices, that of each device's part of the table, summed or concatenated."""
     del parameters  # for the verifier
     if shards is None:
         return jaxpr_as_fun(implementation)(*operands)
-    return shards.on_each(jaxpr_as_fun(implementation), operands, layout.spread, summed=layout.summed)
+    return shards.on_each(
+        jaxpr_as_fun(implementation), operands, layout.spread, summed=layout.summed
+    )
 
 
 CLIP = marker("clip_records", _clip, refuse=None)
@@ -509,9 +562,10 @@ def known_number(value: Any) -> tuple[float | None, list[Any]]:
 def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`.
 
-    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm` after rounding to float32. A
-    record with a NaN or an infinity, or whose squared norm overflows, becomes exactly zero. A record already within the
-    norm keeps its value. Low-precision leaves come back as float32.
+    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm` after
+    rounding to float32. A record with a NaN or an infinity, or whose squared norm overflows,
+    becomes exactly zero. A record already within the norm keeps its value. Low-precision leaves
+    come back as float32.
 
     Args:
         tree: Arrays whose leading axis is the records.
@@ -542,10 +596,11 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """Sum over the leading axis the rows that `mask` keeps; the others count as exactly zero.
 
-    Guarantee: a dropped row has no influence, whatever its content (NaN included): it is replaced by zeros, not multiplied by
-    zero. Rows are added in float64, and the sum is rounded to their type once: for n rows of norm C in float32, one record moves
-    it by at most C (1 + n 2**-23), which `gaussian_mechanism` and `certify` account for. With `jax.enable_x64` and float64 rows
-    the rounding is negligible.
+    Guarantee: a dropped row has no influence, whatever its content (NaN included): it is replaced
+    by zeros, not multiplied by zero. Rows are added in float64, and the sum is rounded to their
+    type once: for n rows of norm C in float32, one record moves it by at most C (1 + n 2**-23),
+    which `gaussian_mechanism` and `certify` account for. With `jax.enable_x64` and float64 rows the
+    rounding is negligible.
 
     Args:
         tree: Arrays whose leading axis is the records.
@@ -569,13 +624,15 @@ def sum_weighted(
 ) -> Float[Array, "output latent"]:
     """Sum integer rows times weights over the records and their rows, exactly.
 
-    Guarantee: one record adds at most 1 in L2, whatever its rows and weights hold: for up to 2**26 records that is what the sum
-    as computed moves by, in any order of additions. Where the sum over its rows of |weights| |row| exceeds 1, weights are divided
-    by it. Where that is not finite, or the mask drops the record, it counts as exactly zero. Products are shortened by one part
-    in 1e6, and rounded to 2**-24.
+    Guarantee: one record adds at most 1 in L2, whatever its rows and weights hold: for up to 2**26
+    records that is what the sum as computed moves by, in any order of additions. Where the sum over
+    its rows of |weights| |row| exceeds 1, weights are divided by it. Where that is not finite, or
+    the mask drops the record, it counts as exactly zero. Products are shortened by one part in 1e6,
+    and rounded to 2**-24.
 
     Args:
-        rows: Integers, in any unit: weights are relative to it. A row of zeros counts as one of length 1 in that sum.
+        rows: Integers, in any unit: weights are relative to it. A row of zeros counts as one of
+            length 1 in that sum.
         weights: For each row one number for each output.
         mask: True for real records.
 
@@ -621,13 +678,15 @@ def count_cells(
 ) -> Float[Array, "cell"]:
     """Count the records, or their rows, in each cell of cross tables, each table times its weight.
 
-    Guarantee: a record that is added or removed changes the result by at most sqrt(sum of squared weights) in L2, and one that is
-    replaced by sqrt(2) times that, whatever its levels: it is in at most one cell of each table. A record of m rows
-    changes it by m times that, as where all its rows are alike. Nothing is rounded. A row that the mask drops, or with a
-    level that its column does not have, is in none.
+    Guarantee: a record that is added or removed changes the result by at most sqrt(sum of squared
+    weights) in L2, and one that is replaced by sqrt(2) times that, whatever its levels: it is in at
+    most one cell of each table. A record of m rows changes it by m times that, as where all its
+    rows are alike. Nothing is rounded. A row that the mask drops, or with a level that its column
+    does not have, is in none.
 
     Args:
-        levels: The level of each cell, from 0; where records have several rows, with an axis of rows.
+        levels: The level of each cell, from 0; where records have several rows, with an axis of
+            rows.
         mask: True for real records.
         sizes: Number of levels of each column.
         tables: The columns of each table, by position; of no columns: one cell, with all records.
@@ -635,7 +694,8 @@ def count_cells(
         counted: Public counts of further records, the tables' cells concatenated, in C order.
 
     Returns:
-        Weighted counts in the order of `counted`: float32, which end at 2^24, or float64, at 2^53, where JAX has 64 bits.
+        Weighted counts in the order of `counted`: float32, which end at 2^24, or float64, at 2^53,
+            where JAX has 64 bits.
 
     Raises:
         ValueError, TypeError: Arguments of other shapes or types.
@@ -654,14 +714,23 @@ def count_cells(
     weights = tuple(map(int, weights))
     tables = tuple(tuple(map(int, x)) for x in tables)
     columns = [column for table in tables for column in table]
-    fits = levels.ndim in (2, 3) and levels.shape[-1] == len(sizes) and mask.shape == levels.shape[:1]
-    if not (fits and tables and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
+    fits = (
+        levels.ndim in (2, 3) and levels.shape[-1] == len(sizes) and mask.shape == levels.shape[:1]
+    )
+    if not (
+        fits and tables and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))
+    ):
         raise ValueError(
             f"count_cells: levels have the shape {levels.shape} and the mask {mask.shape}, for {len(sizes)} columns, tables "
             f"{tables} and {len(weights)} weights. Pass a level for each column, and tables of these columns with a weight each."
         )
     cells = sum(math.prod(sizes[column] for column in table) for table in tables)
-    if min(weights) < 1 or max(weights) > 2**20 or min(sizes) < 1 or max(cells, math.prod(levels.shape[:-1])) >= 2**30:
+    if (
+        min(weights) < 1
+        or max(weights) > 2**20
+        or min(sizes) < 1
+        or max(cells, math.prod(levels.shape[:-1])) >= 2**30
+    ):
         raise ValueError(
             f"count_cells: weights are {weights} and there are {cells} cells; pass weights from 1 to 2^20, columns with levels, "
             "and fewer than 2^30 records and cells."
@@ -686,18 +755,18 @@ def table_distances(
 ) -> Float[Array, "table"]:
     """Sum the distances of each cross table's counts from expected ones; subtract the bias and multiply by the weight.
 
-    Guarantee: a record that is added or removed changes each score by at most the table's weight, and one that is replaced by
-    twice that, whatever its levels: it is in at most one cell of each table; a record of m rows by m times that. Nothing is
-    rounded.
+    Guarantee: a record that is added or removed changes each score by at most the table's weight,
+    and one that is replaced by twice that, whatever its levels: it is in at most one cell of each
+    table; a record of m rows by m times that. Nothing is rounded.
 
     Args, beside those of `count_cells`:
         expected: Public integers, in the order of `counted`.
-        biases: Public integers to subtract from the distances, saturated at 2^50 over the largest weight, or at 2^21 over it
-            in float32.
+        biases: Public integers to subtract from the distances, saturated at 2^50 over the largest
+            weight, or at 2^21 over it in float32.
 
     Returns:
-        A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the product of the most cells and the
-        largest weight, or at 2^21 over it in float32.
+        A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the
+        product of the most cells and the largest weight, or at 2^21 over it in float32.
 
     Raises:
         ValueError, TypeError: Arguments of other shapes or types.
@@ -712,29 +781,36 @@ def table_distances(
     weights = tuple(map(int, weights))
     further = [] if counted is None else [jnp.asarray(counted)]
     # What is refused is refused by `count_cells`; types alone are looked at.
-    shape = jax.eval_shape(lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further)
+    shape = jax.eval_shape(
+        lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further
+    )
     whole = all(jnp.issubdtype(x.dtype, jnp.integer) for x in (expected, biases))
     if expected.shape != shape.shape or biases.shape != (len(tables),) or not whole:
         raise ValueError(
             f"table_distances: biases are {biases.dtype}{biases.shape}, and expected counts are {expected.dtype}"
             f"{expected.shape}; pass a bias for each of {len(tables)} tables, and {shape.shape[0]} counts, all integers."
         )
-    return DISTANCE.bind(levels, mask, expected, biases, *further, sizes=sizes, tables=tables, weights=weights)[0]
+    return DISTANCE.bind(
+        levels, mask, expected, biases, *further, sizes=sizes, tables=tables, weights=weights
+    )[0]
 
 
-def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], epsilon: float) -> Int[Array, ""]:
+def exponential_mechanism(
+    key: PRNGKeyArray, scores: Float[Array, "answer"], epsilon: float
+) -> Int[Array, ""]:
     """Choose one of several answers with probability proportional to exp(epsilon score / 2).
 
-    Guarantee: if one record that is added or removed changes each score, as computed, by at most 1, the choice is a
-    `BoundedRangeDpEvent(epsilon)` within total variation 2**-100, rounding and last bits included: the privacy losses of all
-    answers lie within an interval of length epsilon. If by at most D, the event's epsilon is (D + g) / (1 + g) times that,
-    g = 2**-16: scores should be scaled so that D is near 1. Scores may move up and down; where all of them move the same way the
+    Guarantee: if one record that is added or removed changes each score, as computed, by at most 1,
+    the choice is a `BoundedRangeDpEvent(epsilon)` within total variation 2**-100, rounding and last
+    bits included: the privacy losses of all answers lie within an interval of length epsilon. If by
+    at most D, the event's epsilon is (D + g) / (1 + g) times that, g = 2**-16: scores should be
+    scaled so that D is near 1. Scores may move up and down; where all of them move the same way the
     truth is half of that, which is not used.
 
     Args:
         key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
-        scores: At most 2**20, float32 or float64, rounded to multiples of g. NaN counts as the lowest, and what is more than
-            2**28 below the largest as that far below.
+        scores: At most 2**20, float32 or float64, rounded to multiples of g. NaN counts as the
+            lowest, and what is more than 2**28 below the largest as that far below.
         epsilon: A number that is known while tracing, from 1e-6 to 200.
 
     Returns:
@@ -745,8 +821,8 @@ def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], eps
         TypeError: Scores of another type, or an epsilon that is known only when the program runs.
 
     References:
-        McSherry and Talwar, FOCS 2007; Dong, Durfee and Rogers, ICML 2020, for the event; Ilvento, CCS 2020, for attacks
-        on choices in floating point.
+        McSherry and Talwar, FOCS 2007; Dong, Durfee and Rogers, ICML 2020, for the event; Ilvento,
+        CCS 2020, for attacks on choices in floating point.
 
     >>> import jax.numpy as jnp, discreet as dp
     >>> int(dp.exponential_mechanism(dp.random.key(), jnp.array([0.0, 500.0, 3.0]), epsilon=1.0))
@@ -773,22 +849,27 @@ def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], eps
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
     """Add independent Gaussian noise to every coordinate of a tree of arrays.
 
-    Guarantee: if one record changes the tree, as computed, by at most C in joint L2 norm, and stddev = noise_multiplier * C,
-    the release is a `GaussianDpEvent(noise_multiplier)` within total variation 2**-136, rounding and last bits included. The
-    tree is rounded to a grid, and the noise is a discrete Gaussian there: docs/arithmetic.md has the proof. It holds for noise
-    multipliers up to 2**17 / sqrt(d) for d coordinates (above that, for this one), and fewer than 2**31 coordinates.
+    Guarantee: if one record changes the tree, as computed, by at most C in joint L2 norm, and
+    stddev = noise_multiplier * C, the release is a `GaussianDpEvent(noise_multiplier)` within total
+    variation 2**-136, rounding and last bits included. The tree is rounded to a grid, and the noise
+    is a discrete Gaussian there: docs/arithmetic.md has the proof. It holds for noise multipliers
+    up to 2**17 / sqrt(d) for d coordinates (above that, for this one), and fewer than 2**31
+    coordinates.
 
     Args:
         key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
-        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 stddev are released as that.
-        stddev: Standard deviation of the noise, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.4 % more. Where it
-            is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
+        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 stddev are
+            released as that.
+        stddev: Standard deviation of the noise, in the units of `tree`, from 1e-28 to 1e30; it gets
+            up to 0.4 % more. Where it is known only when the program runs, and then below 1e-20 or
+            above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: `stddev`, where known while tracing, is not positive and finite, or out of that range.
+        ValueError: `stddev`, where known while tracing, is not positive and finite, or out of that
+            range.
         TypeError: A leaf is not float32 or float64.
 
     Reference:
@@ -801,7 +882,9 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     return add_noise(GAUSSIAN, key, tree, stddev)
 
 
-def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multiplier: float, room: int = 0) -> Any:
+def planned_gaussian(
+    key: PRNGKeyArray, tree: Any, stddev: float, noise_multiplier: float, room: int = 0
+) -> Any:
     """Add Gaussian noise as `gaussian_mechanism` does, also where the noise multiplier exceeds that function's limit.
 
     Args:
@@ -815,29 +898,35 @@ def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multipli
         ValueError: The grid of the noise cannot hold this multiplier; and as there.
     """
     dim = max(1, sum(x.size for x in jax.tree.leaves(tree)))
-    return add_noise(GAUSSIAN, key, tree, stddev, multiplier=GAUSSIAN.most_planned(noise_multiplier, dim, room))
+    return add_noise(
+        GAUSSIAN, key, tree, stddev, multiplier=GAUSSIAN.most_planned(noise_multiplier, dim, room)
+    )
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
     """Add independent Laplace noise to every coordinate of a tree of arrays.
 
-    Guarantee: if one record changes the tree, as computed, by at most D in joint **L1** norm, and scale = noise_multiplier * D,
-    the release is a `LaplaceDpEvent(noise_multiplier)`, rounding and last bits included: 1 / noise_multiplier is a pure epsilon.
-    The tree is rounded to a grid, and the noise is a discrete Laplace there: docs/arithmetic.md has the proof, for noise
-    multipliers up to 2**17 / d for d coordinates (above that, for this one). A bound in L2 is not enough: for d coordinates it
-    understates epsilon by up to sqrt(d).
+    Guarantee: if one record changes the tree, as computed, by at most D in joint **L1** norm, and
+    scale = noise_multiplier * D, the release is a `LaplaceDpEvent(noise_multiplier)`, rounding and
+    last bits included: 1 / noise_multiplier is a pure epsilon. The tree is rounded to a grid, and
+    the noise is a discrete Laplace there: docs/arithmetic.md has the proof, for noise multipliers
+    up to 2**17 / d for d coordinates (above that, for this one). A bound in L2 is not enough: for d
+    coordinates it understates epsilon by up to sqrt(d).
 
     Args:
         key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
-        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 scales are released as that.
-        scale: Scale b of the density exp(-|x| / b) / 2b, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.9 % more.
-            Where it is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
+        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 scales are
+            released as that.
+        scale: Scale b of the density exp(-|x| / b) / 2b, in the units of `tree`, from 1e-28 to
+            1e30; it gets up to 0.9 % more. Where it is known only when the program runs, and then
+            below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: `scale`, where known while tracing, is not positive and finite, or out of that range.
+        ValueError: `scale`, where known while tracing, is not positive and finite, or out of that
+            range.
         TypeError: A leaf is not float32 or float64.
 
     Reference:
@@ -864,7 +953,8 @@ def add_noise(
         tree: As in `gaussian_mechanism`, with the same errors.
         size: Size of the noise.
         name: Name of the caller if it is part of a step, which may be mapped.
-        multiplier: The largest supported ratio of `size` to the bound on one record; None: the mechanism's own.
+        multiplier: The largest supported ratio of `size` to the bound on one record; None: the
+            mechanism's own.
         levels: Levels of integer noise: `levels_for` of that multiplier.
     """
     who = name or mechanism.name
@@ -909,7 +999,9 @@ def _draw(
     name: str, drawing: Drawing, key: PRNGKeyArray, tables: Any, rows: list[Array], *, mapped: bool
 ) -> list[Array]:
     leaves, structure = jax.tree.flatten(tables)
-    return DRAW.bind(key, *leaves, *rows, drawing=drawing, structure=structure, name=name, mapped=mapped)
+    return DRAW.bind(
+        key, *leaves, *rows, drawing=drawing, structure=structure, name=name, mapped=mapped
+    )
 
 
 def poisson_subsample(
@@ -917,19 +1009,22 @@ def poisson_subsample(
 ) -> tuple[Any, Bool[Array, "capacity"]]:
     """Draw a batch that includes each record independently with probability `rate`.
 
-    Guarantee: the batch is a Poisson sample up to a total-variation distance of `PoissonSampling.slack_per_step`, which a
-    certificate adds to its delta. It is never truncated. Rows without a record are exactly zero. The order of rows is
-    arbitrary.
+    Guarantee: the batch is a Poisson sample up to a total-variation distance of
+    `PoissonSampling.slack_per_step`, which a certificate adds to its delta. It is never truncated.
+    Rows without a record are exactly zero. The order of rows is arbitrary.
 
     Args:
         key: A scalar key, for this draw alone. It must stay secret.
-        records: Tree of arrays whose leading axis is the records; with padding, its own mask among them.
-        rate: Probability q in (0, 1] that a record enters the batch; a Python number. `certify` also accepts programs with a
-            traced rate; they cannot run.
-        capacity: Rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, the default.
+        records: Tree of arrays whose leading axis is the records; with padding, its own mask among
+            them.
+        rate: Probability q in (0, 1] that a record enters the batch; a Python number. `certify`
+            also accepts programs with a traced rate; they cannot run.
+        capacity: Rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, the
+            default.
 
     Returns:
-        The batch, a tree like `records` with `capacity` rows, and its mask, True for rows with a record.
+        The batch, a tree like `records` with `capacity` rows, and its mask, True for rows with a
+        record.
 
     Raises:
         ValueError: The rate is not a probability above 0, or `capacity` could be exceeded.
@@ -955,7 +1050,9 @@ def poisson_subsample(
         drawing = sampling.drawing(num_records)
         tables = sampling.prepare(num_records)
         if capacity is not None:
-            drawing = dataclasses.replace(drawing, capacity=sampling.check_capacity(num_records, capacity))
+            drawing = dataclasses.replace(
+                drawing, capacity=sampling.check_capacity(num_records, capacity)
+            )
     _, mask, *batch = _draw("poisson_subsample", drawing, key, tables, leaves, mapped=False)
     return jax.tree.unflatten(structure, batch), mask
 
@@ -963,7 +1060,8 @@ def poisson_subsample(
 def subsample_without_replacement(key: PRNGKeyArray, records: Any, batch_size: int) -> Any:
     """Draw a batch of exactly `batch_size` distinct records, every such set equally likely.
 
-    Guarantee: exactly uniform given uniform random words. Sound accounting exists under `REPLACE_ONE` only.
+    Guarantee: exactly uniform given uniform random words. Sound accounting exists under
+    `REPLACE_ONE` only.
 
     Args:
         key: A scalar key, for this draw alone. It must stay secret.
@@ -1010,7 +1108,9 @@ class OperandCounts(NamedTuple):
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
         ends = itertools.accumulate(self.counts)
-        return [list(operands[end - count : end]) for count, end in zip(self.counts, ends, strict=True)]
+        return [
+            list(operands[end - count : end]) for count, end in zip(self.counts, ends, strict=True)
+        ]
 
 
 class RandomLoss(Protocol):
@@ -1025,7 +1125,9 @@ class RandomLoss(Protocol):
         """The independent, identically distributed bits of `num_rows` rows, and True if they are valid."""
         ...
 
-    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
+    def loss(
+        self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]
+    ) -> Float[Array, ""]:
         """The loss of one record, with its own bits and key."""
         ...
 
@@ -1044,8 +1146,9 @@ def clipped_sum(
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
     """Compute the clipped sum of a batch's gradients, as a marker, and True if the bits were valid.
 
-    Guarantee: the engine's. The loss depends on one record; its other inputs count as public. The random bits are generated
-    here and used nowhere else: they belong to places in the batch, which leaving a record out would move.
+    Guarantee: the engine's. The loss depends on one record; its other inputs count as public. The
+    random bits are generated here and used nowhere else: they belong to places in the batch, which
+    leaving a record out would move.
 
     Args:
         engine: A gradient engine, which defines `norm` and `channels`.
@@ -1053,7 +1156,8 @@ def clipped_sum(
         parameters: Tree of floating arrays.
         table: Record arrays, of which the engine uses the batch's rows only.
         batch: Row numbers and mask; the unmasked ones are distinct.
-        keys: The key of the bits; and the one from which each record derives its own, by its row number.
+        keys: The key of the bits; and the one from which each record derives its own, by its row
+            number.
         norm: The clipping norm.
         channels: The channels of loss and count.
         shards: The layout of the table on several devices; None: on one.
@@ -1061,11 +1165,13 @@ def clipped_sum(
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
-    program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
+    program = jax.make_jaxpr(record.loss)(
+        types_of(parameters), row, types_of(keys[1]), list(record.requests)
+    )
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
-    # The norm if traced; records' places if drawn; values that the loss closes over, center and bound of its channel;
-    # parameters to differentiate; records.
+    # The norm if traced; records' places if drawn; values that the loss closes over, center and
+    # bound of its channel; parameters to differentiate; records.
     counts = len(traced_norm), len(where), len(public), len(leaves), len(table)
     layout = OperandCounts(counts, len(table), summed=True)
 
@@ -1078,7 +1184,9 @@ def clipped_sum(
         def loss(u: Any, place: tuple[Array, Array | None, list[Array]]) -> Float[Array, ""]:
             index, row, bits = place
             row = index if row is None else row
-            values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+            values = [
+                x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table
+            ]
             closed = ClosedJaxpr(program.jaxpr, consts)
             key = jax.random.fold_in(own, index)
             return jaxpr_as_fun(closed)(*jax.tree.leaves(u), *values, key, *bits)[0]
@@ -1106,7 +1214,9 @@ def clipped_sum(
     closed = _traced(implementation, operands, layout, shards)
     rounding = roundings[-1] * (1 if shards is None else max(1.0, shards.count / gradients.DEVICES))
     if any(isinstance(x, Tracer) for x in closed.consts):
-        raise TypeError("An engine or a source of bits closes over traced values; pass them as arguments.")
+        raise TypeError(
+            "An engine or a source of bits closes over traced values; pass them as arguments."
+        )
     *gradient, loss, count, right = CLIPPED_SUM.bind(
         *operands,
         implementation=closed,
@@ -1116,14 +1226,20 @@ def clipped_sum(
         shares=(channels.loss_share, channels.count_share),
         rounding=rounding,
         shards=shards,
-        trusted=type(engine) in (BookKeepingEngine, ReferenceEngine) and type(shards) in (type(None), Shards),
+        trusted=type(engine) in (BookKeepingEngine, ReferenceEngine)
+        and type(shards) in (type(None), Shards),
     )
     sums = jax.tree.unflatten(structure, gradient)
-    return ClippedSum(sums, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding), right
+    return ClippedSum(
+        sums, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding
+    ), right
 
 
 def _traced(
-    implementation: Callable[..., Any], operands: list[Any], layout: OperandCounts, shards: Shards | None
+    implementation: Callable[..., Any],
+    operands: list[Any],
+    layout: OperandCounts,
+    shards: Shards | None,
 ) -> ClosedJaxpr:
     """The program for `_run`: of all operands, or of a device's first row and its part of them."""
     if shards is None:
@@ -1137,22 +1253,31 @@ class Release(NamedTuple):
 
     gradient: Any  # Tree like the parameters: the noised sum of the clipped gradients
     loss: Float[Array, ""]  # Scalar: the noised sum of the weighted, clipped losses
-    count: Float[Array, "two"]  # The noised, weighted counts of gradients within C, and of clipped ones
+    count: Float[
+        Array, "two"
+    ]  # The noised, weighted counts of gradients within C, and of clipped ones
 
 
 def release(
-    key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechanism: Mechanism = GAUSSIAN, levels: int = 3
+    key: PRNGKeyArray,
+    total: ClippedSum,
+    noise_multiplier: Any,
+    mechanism: Mechanism = GAUSSIAN,
+    levels: int = 3,
 ) -> Release:
     """Release gradient, loss and count of a clipped sum together, by one mechanism.
 
-    Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
-    `total` carries. The multiplier may be traced; `levels` are those of `add_noise` for it.
+    Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the
+    joint L2 bound that `total` carries. The multiplier may be traced; `levels` are those of
+    `add_noise` for it.
     """
     sums = (total.gradient, total.loss, total.count)
     stddev = noise_multiplier * total.l2_bound
     if not mechanism.on_grid:
         sums = jax.tree.map(lambda x: x.astype(jnp.float32), sums)
-    noised = add_noise(mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels)
+    noised = add_noise(
+        mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels
+    )
     return Release(*jax.tree.map(lambda x: x.astype(jnp.float32), noised))
 
 
@@ -1172,18 +1297,23 @@ def update_rows(
 ) -> list[Array]:
     """Update the memory of a batch's rows, as a marker. All arguments are as in `clipped_sum`.
 
-    Guarantee: row i of the result depends on row i of the records and of the memory, on draws of its own and on `parameters`,
-    and on no other record. Nothing is released. With independent inclusion (Poisson samples, or all records) the memory
-    costs nothing beyond what is released later: given all that is known of the other records, one record still enters a
-    batch with probability q and adds at most the clipping norm, whatever it remembers; and the hockey-stick divergence of
-    a mixture over what it may remember is at most the worst one's, which is the one accounted for (joint convexity). That is so
-    while a sample is fresh: the verifier refuses to release from one after anything else was released. In batches of fixed
-    size whether one record is drawn decides what others remember, and the argument fails.
+    Guarantee: row i of the result depends on row i of the records and of the memory, on draws of
+    its own and on `parameters`, and on no other record. Nothing is released. With independent
+    inclusion (Poisson samples, or all records) the memory costs nothing beyond what is released
+    later: given all that is known of the other records, one record still enters a batch with
+    probability q and adds at most the clipping norm, whatever it remembers; and the hockey-stick
+    divergence of a mixture over what it may remember is at most the worst one's, which is the one
+    accounted for (joint convexity). That is so while a sample is fresh: the verifier refuses to
+    release from one after anything else was released. In batches of fixed size whether one record
+    is drawn decides what others remember, and the argument fails.
 
-    `function` is traced here, for one row; `parameters` are releases, or public; each record derives a key of its own from `key`.
+    `function` is traced here, for one row; `parameters` are releases, or public; each record
+    derives a key of its own from `key`.
     """
     leaves = jax.tree.leaves(parameters)
-    row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
+    row, kept = (
+        [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory)
+    )
     program = jax.make_jaxpr(function)(types_of(parameters), row, kept, types_of(key))
     public = [*program.consts, *leaves]
     counts = len(where), len(public), len(table), len(memory)
@@ -1197,14 +1327,21 @@ def update_rows(
         leaves = held[len(program.consts) :]
 
         def one(index: Array, row: Array, memory: Sequence[Array]) -> list[Array]:
-            values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
-            return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves, *values, jax.random.fold_in(own, index))
+            values = [
+                x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
+                for x in (*table, *memory)
+            ]
+            return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(
+                *leaves, *values, jax.random.fold_in(own, index)
+            )
 
         def update(named: tuple[Array, Array], mask: Array, memory: Sequence[Array]) -> list[Array]:
             # Rows that the mask drops are written past the end, so they are discarded.
             places = jnp.where(mask, named[1], len(memory[0]))
             found = jax.vmap(one, (0, 0, None))(*named, memory)
-            return [x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)]
+            return [
+                x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)
+            ]
 
         rows = indices
         if shards is not None:
@@ -1215,5 +1352,7 @@ def update_rows(
     operands = [key, *batch, *where, *public, *table, *memory]
     closed = _traced(implementation, operands, layout, shards)
     if any(isinstance(x, Tracer) for x in closed.consts):
-        raise TypeError("The update of a row uses traced values from outside; pass them as parameters.")
+        raise TypeError(
+            "The update of a row uses traced values from outside; pass them as parameters."
+        )
     return UPDATE_ROWS.bind(*operands, implementation=closed, layout=layout, shards=shards)

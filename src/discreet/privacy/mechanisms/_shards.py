@@ -1,22 +1,26 @@
 """A table over several devices: each one has its rows, works on its part of a batch, and adds to one sum.
 
-The marks of a step keep their meaning, which is about the whole table; what XLA runs for a clipped sum is a `shard_map`. So a
-fit over devices is the same program to the prover and to the rest of the step. Parameters, keys, row numbers and noise are the
-same on each device, and one `psum` of one vector a step is all that devices exchange.
+The marks of a step keep their meaning, which is about the whole table; what XLA runs for a clipped
+sum is a `shard_map`. So a fit over devices is the same program to the prover and to the rest of the
+step. Parameters, keys, row numbers and noise are the same on each device, and one `psum` of one
+vector a step is all that devices exchange.
 
-Each device has `rows` places, s * rows, ..., (s + 1) * rows - 1, in which its records come first; in the others are zeros, and no
-batch names them. A batch names records by their row numbers, and records draw by these, as on one device; only results' last bits
-differ, by the rounding of the sum over devices.
+Each device has `rows` places, s * rows, ..., (s + 1) * rows - 1, in which its records come first;
+in the others are zeros, and no batch names them. A batch names records by their row numbers, and
+records draw by these, as on one device; only results' last bits differ, by the rounding of the sum
+over devices.
 
-Where neighbouring tables differ in a record more or less, **that record must move no other one to another device**: sums of
-batches without it would be rounded otherwise, which amplification by sampling takes for equal. An even cut of the table moves
-one record over each border. So each record's device is drawn for itself, from the fit's key (`where`) or when the table was
-converted to files: given the devices of all others, the record more is one more on one device, and nothing else moves. That
-draw need not be uniform, but no record's device may follow from other records. It is secret, or lies in files with its record:
-a published stream, read by row numbers, would move the records behind one that is removed.
+Where neighbouring tables differ in a record more or less, **that record must move no other one to
+another device**: sums of batches without it would be rounded otherwise, which amplification by
+sampling takes for equal. An even cut of the table moves one record over each border. So each
+record's device is drawn for itself, from the fit's key (`where`) or when the table was converted to
+files: given the devices of all others, the record more is one more on one device, and nothing else
+moves. That draw need not be uniform, but no record's device may follow from other records. It is
+secret, or lies in files with its record: a published stream, read by row numbers, would move the
+records behind one that is removed.
 
-Where the number of records is public, and where users have laid the records themselves, the places of rows are fixed, and a
-record that is replaced, or whose row holds none, moves no other.
+Where the number of records is public, and where users have laid the records themselves, the places
+of rows are fixed, and a record that is replaced, or whose row holds none, moves no other.
 """
 
 from __future__ import annotations
@@ -44,8 +48,9 @@ _REMEDY = 'Pass a mesh of one axis, as jax.make_mesh((jax.device_count(),), ("re
 
 
 TURN = 64
-"""Rows that are updated at once, the last `SPARE` of them nobody's, however many there are: programs of other numbers of rows
-round otherwise, so that the number of records would show in what each of them remembers (`gradients._sums`)."""
+"""Rows that are updated at once, the last `SPARE` of them nobody's, however many there are:
+programs of other numbers of rows round otherwise, so that the number of records would show in what
+each of them remembers (`gradients._sums`)."""
 
 
 def in_turns(
@@ -84,7 +89,8 @@ class InFiles(Protocol):
         shape: That of the whole table's array.
         dtype: As NumPy's.
         digest: A hash of its content.
-        lengths: Number of records of each shard, in the order of row numbers. Each record's shard was drawn independently.
+        lengths: Number of records of each shard, in the order of row numbers. Each record's shard
+            was drawn independently.
     """
 
     shape: tuple[int, ...]
@@ -104,10 +110,13 @@ class InFiles(Protocol):
 def _room(mean: float) -> int:
     """Rows that a device with so many records on average has room for: more have a probability below 2^-158.
 
-    By Bernstein's bound for a sum of independent coins. So the program of a fit does not follow what was drawn.
+    By Bernstein's bound for a sum of independent coins. So the program of a fit does not follow
+    what was drawn.
     """
     exponent = 110.0
-    return math.ceil(mean + exponent / 3.0 + math.sqrt(exponent**2 / 9.0 + 2.0 * exponent * mean)) + 1
+    return (
+        math.ceil(mean + exponent / 3.0 + math.sqrt(exponent**2 / 9.0 + 2.0 * exponent * mean)) + 1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +127,10 @@ class Shards:
         mesh: One axis, of type Auto.
         num_records: Number of rows with a record.
         rows: Rows of one device, padding included.
-        starts: Number of the first record of each of equally many parts on each device, and that of all records; None: each
-            record's device is drawn (`where`).
-        laid: Users placed the records on devices of several processes, so that each one's place is public.
+        starts: Number of the first record of each of equally many parts on each device, and that of
+            all records; None: each record's device is drawn (`where`).
+        laid: Users placed the records on devices of several processes, so that each one's place is
+            public.
     """
 
     mesh: Mesh
@@ -130,23 +140,29 @@ class Shards:
     laid: bool = False
 
     @classmethod
-    def of(cls, mesh: Any, num_records: int, leaves: Sequence[Any] = (), *, drawn: bool = False) -> Shards:
+    def of(
+        cls, mesh: Any, num_records: int, leaves: Sequence[Any] = (), *, drawn: bool = False
+    ) -> Shards:
         """Spread a table's records over a mesh.
 
         Args:
             mesh: The mesh.
             num_records: The number of records.
-            leaves: Their arrays: those in files, or on devices of several processes, lie where they are.
-            drawn: Draw the device of each other one, so that a record more moves none; else all have equally many, in order.
+            leaves: Their arrays: those in files, or on devices of several processes, lie where they
+                are.
+            drawn: Draw the device of each other one, so that a record more moves none; else all
+                have equally many, in order.
 
         Raises:
             TypeError: Not a mesh.
-            ValueError: A mesh with several axes, or without a device of some process; or files that cannot be divided among
-                its devices.
+            ValueError: A mesh with several axes, or without a device of some process; or files that
+                cannot be divided among its devices.
         """
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
-        if missing := set(range(jax.process_count())) - {x.process_index for x in mesh.devices.flat}:
+        if missing := set(range(jax.process_count())) - {
+            x.process_index for x in mesh.devices.flat
+        }:
             raise ValueError(
                 f"mesh has no device of process {min(missing)} of jax.distributed, which would release the records once more, "
                 f"with noise of its own. {_REMEDY}"
@@ -162,7 +178,9 @@ class Shards:
             )
         laid = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves)
         rows = -(-num_records // mesh.size)
-        lengths: tuple[int, ...] = tuple(min(rows, max(0, num_records - i * rows)) for i in range(mesh.size))
+        lengths: tuple[int, ...] = tuple(
+            min(rows, max(0, num_records - i * rows)) for i in range(mesh.size)
+        )
         if found:
             ((lengths, rows),) = found
         starts: tuple[int, ...] | None = tuple(itertools.accumulate(lengths, initial=0))
@@ -175,19 +193,23 @@ class Shards:
     def where(self, key: PRNGKeyArray) -> list[Int[np.ndarray, " record"]]:
         """The place of each record, as one array, if they are drawn; else none: `place` and `at` find them by `starts`.
 
-        Each record's device is drawn from a stream of its own of a fit's key, by its row number, whatever the other ones are.
-        Records of a device stay in the order of their row numbers.
+        Each record's device is drawn from a stream of its own of a fit's key, by its row number,
+        whatever the other ones are. Records of a device stay in the order of their row numbers.
         """
         if self.starts is not None:
             return []
-        words = jax.random.bits(random.subkey(key, random.Purpose.DEVICES), (self.num_records,), jnp.uint32)
+        words = jax.random.bits(
+            random.subkey(key, random.Purpose.DEVICES), (self.num_records,), jnp.uint32
+        )
         return [self.places((np.asarray(words) % np.uint32(self.count)).astype(np.uint16))]
 
     def places(self, device: Int[np.ndarray, " record"]) -> Int[np.ndarray, " record"]:
         """The place of each record, given its device."""
         lengths = np.bincount(device, minlength=self.count)
         if lengths.max() > self.rows:
-            raise RuntimeError("More records than there is room for were drawn for a device. Start the fit again.")
+            raise RuntimeError(
+                "More records than there is room for were drawn for a device. Start the fit again."
+            )
         order = np.argsort(device, kind="stable")
         where = np.empty(len(device), np.int32)
         gaps = self.rows * np.arange(self.count) - (np.cumsum(lengths) - lengths)
@@ -217,7 +239,9 @@ class Shards:
         if isinstance(x, Tracer) or everywhere.is_fully_addressable:
             return jax.device_put(x, everywhere)
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(self._copied(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(
+                self._copied(jax.random.key_data(x)), impl=jax.random.key_impl(x)
+            )
         # JAX would have all processes compare the value.
         parts = [jax.device_put(x, device) for _, device in self._local_devices()]
         return jax.make_array_from_single_device_arrays(jnp.shape(x), everywhere, parts)
@@ -225,7 +249,11 @@ class Shards:
     def _local_devices(self) -> list[tuple[int, Any]]:
         """The devices of this process, each with its number along the axis."""
         here = jax.process_index()
-        return [(number, x) for number, x in enumerate(self.mesh.devices.flat) if x.process_index == here]
+        return [
+            (number, x)
+            for number, x in enumerate(self.mesh.devices.flat)
+            if x.process_index == here
+        ]
 
     def spread(self, tree: Any) -> Any:
         """A tree of arrays of `count * rows` rows with each device's rows there."""
@@ -240,7 +268,9 @@ class Shards:
     def gathered(self, tree: Any) -> Any:
         """A tree of arrays that `spread` or `copied` laid, in the memory of this process."""
         everywhere = NamedSharding(self.mesh, PartitionSpec())
-        whole = [x if x.is_fully_replicated else _identity(everywhere)(x) for x in jax.tree.leaves(tree)]
+        whole = [
+            x if x.is_fully_replicated else _identity(everywhere)(x) for x in jax.tree.leaves(tree)
+        ]
         return jax.tree.unflatten(jax.tree.structure(tree), [np.asarray(x) for x in whole])
 
     def place(self, leaves: Sequence[Any], where: Sequence[np.ndarray] = ()) -> list[Array]:
@@ -251,7 +281,8 @@ class Shards:
             where: The result of `where`.
 
         Raises:
-            ValueError: An array lies on devices of several processes in another way than along this axis.
+            ValueError: An array lies on devices of several processes in another way than along this
+                axis.
         """
         return [self._placed(x, where) for x in leaves]
 
@@ -267,21 +298,33 @@ class Shards:
             leaf = np.asarray(leaf)
         parts = []
         for number, device in self._local_devices():
-            part = leaf.part(number, self.count) if isinstance(leaf, InFiles) else self._rows_of(leaf, number, where)
+            part = (
+                leaf.part(number, self.count)
+                if isinstance(leaf, InFiles)
+                else self._rows_of(leaf, number, where)
+            )
             parts.append(jax.device_put(part, device, may_alias=True))
-        return jax.make_array_from_single_device_arrays((rows * self.count, *leaf.shape[1:]), sharding, parts)
+        return jax.make_array_from_single_device_arrays(
+            (rows * self.count, *leaf.shape[1:]), sharding, parts
+        )
 
     def _rows_of(self, leaf: Any, number: int, where: Sequence[np.ndarray]) -> Any:
         """A device's rows of an array of the whole table; not copied if they follow each other there and fill its places."""
         first = number * self.rows
-        if len(leaf) == self.rows * self.count:  # no place is empty, or the array has a row for each of them
+        if (
+            len(leaf) == self.rows * self.count
+        ):  # no place is empty, or the array has a row for each of them
             return leaf[first : first + self.rows]
         if where:
-            parts = [(0, leaf[np.flatnonzero((where[0] >= first) & (where[0] < first + self.rows))])]
+            parts = [
+                (0, leaf[np.flatnonzero((where[0] >= first) & (where[0] < first + self.rows))])
+            ]
         else:
             assert self.starts is not None
             each = (len(self.starts) - 1) // self.count
-            bounds = enumerate(itertools.pairwise(self.starts[number * each : (number + 1) * each + 1]))
+            bounds = enumerate(
+                itertools.pairwise(self.starts[number * each : (number + 1) * each + 1])
+            )
             parts = [(i * (self.rows // each), leaf[start:end]) for i, (start, end) in bounds]
         rows = np.zeros((self.rows, *leaf.shape[1:]), leaf.dtype)
         for start, part in parts:
@@ -334,11 +377,19 @@ class Shards:
         room = min(len(indices), self.rows)  # all that may be here: no part of a batch is ever cut
         before = jnp.cumsum(here, dtype=jnp.int32)
         all_places = jnp.arange(len(indices), dtype=jnp.int32)
-        places = jnp.zeros(room, jnp.int32).at[jnp.where(here, before - 1, room)].set(all_places, mode="drop")
+        places = (
+            jnp.zeros(room, jnp.int32)
+            .at[jnp.where(here, before - 1, room)]
+            .set(all_places, mode="drop")
+        )
         return places, jnp.arange(room) < before[-1]
 
     def rows_here(
-        self, first: Any, numbers: Int[Array, "capacity"], mask: Bool[Array, "capacity"], where: Sequence[Array]
+        self,
+        first: Any,
+        numbers: Int[Array, "capacity"],
+        mask: Bool[Array, "capacity"],
+        where: Sequence[Array],
     ) -> tuple[Int[Array, "part"], Int[Array, "part"], Bool[Array, "part"]]:
         """A device's part of a batch: as `part`, and in between the rows of its own arrays; where the mask is False, row 0."""
         at = self.at(numbers, where)
@@ -350,12 +401,19 @@ class Shards:
         shapes = [(x.shape, x.dtype) for x in map(jax.typeof, operands)]
         whole = len(shapes) - tables
         if any(shape[0] != self.rows * self.count for shape, _ in shapes[whole:]):
-            raise ValueError(f"The table has other rows than {self.rows} for each of {self.count} devices.")
+            raise ValueError(
+                f"The table has other rows than {self.rows} for each of {self.count} devices."
+            )
         cut = [((self.rows, *shape[1:]), dtype) for shape, dtype in shapes[whole:]]
         return [jax.ShapeDtypeStruct(*x) for x in (*shapes[:whole], *cut)]
 
     def on_each(
-        self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int, *, summed: bool
+        self,
+        function: Callable[..., Sequence[Array]],
+        operands: Sequence[Any],
+        tables: int,
+        *,
+        summed: bool,
     ) -> list[Array]:
         """What `function(first row, *operands)` gives on each device: arrays of the table, each device its own rows.
 
@@ -367,19 +425,26 @@ class Shards:
             if not summed:
                 return list(outputs)
             *sums, right = outputs
-            # One vector: each all-reduce costs the same, however short it is. In float64, as the sums are.
+            # One vector: each all-reduce costs the same, however short it is. In float64, as the
+            # sums are.
             with double():
                 parts = [*sums, jnp.where(right, 0.0, 1.0)]
                 flat = jnp.concatenate([x.reshape(-1) for x in parts])
-                total = jnp.split(lax.psum(flat, self.axis), np.cumsum([x.size for x in parts])[:-1])
-                *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
+                total = jnp.split(
+                    lax.psum(flat, self.axis), np.cumsum([x.size for x in parts])[:-1]
+                )
+                *sums, wrong = (
+                    x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True)
+                )
                 return [*sums, wrong == 0]
 
         everywhere = PartitionSpec()
         along = PartitionSpec(self.axis)
         specs = (everywhere,) * (len(operands) - tables) + (along,) * tables
         results = everywhere if summed else along
-        return jax.shard_map(part, mesh=self.mesh, in_specs=specs, out_specs=results, check_vma=False)(*operands)
+        return jax.shard_map(
+            part, mesh=self.mesh, in_specs=specs, out_specs=results, check_vma=False
+        )(*operands)
 
     def in_words(self) -> str:
         """The layout, for a statement."""

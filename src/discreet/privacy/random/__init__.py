@@ -1,8 +1,8 @@
 """Secure randomness: ChaCha20 keys for JAX, discrete Gaussian and Laplace noise, and a Gaussian sampler with exact tails.
 
-Files, in reading order: `_chacha` (key and counter to words) with `_openssl`, `_prng` (words as JAX's random bits), `_keys` (the
-types of keys, their purposes, all nonces), `_claims` (no key is used twice), `_normal`, `_tables` and `_discrete` (the discrete
-Gaussian), `_laplace`.
+Files, in reading order: `_chacha` (key and counter to words) with `_openssl`, `_prng` (words as
+JAX's random bits), `_keys` (the types of keys, their purposes, all nonces), `_claims` (no key is
+used twice), `_normal`, `_tables` and `_discrete` (the discrete Gaussian), `_laplace`.
 """
 
 from discreet.privacy.random._claims import (

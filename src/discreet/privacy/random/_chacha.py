@@ -1,24 +1,30 @@
 """The ChaCha20 keystream of RFC 8439, as arrays of 32-bit words.
 
-A block is 16 words. From a 256-bit key, a 32-bit counter and a 96-bit nonce the block function makes 16 words that
-nobody can tell from uniform ones without the key. `keystream` gives the blocks of consecutive counters, word by word
-in the order of the RFC. Everything random in discreet is read from it.
+A block is 16 words. From a 256-bit key, a 32-bit counter and a 96-bit nonce the block function
+makes 16 words that nobody can tell from uniform ones without the key. `keystream` gives the blocks
+of consecutive counters, word by word in the order of the RFC. Everything random in discreet is read
+from it.
 
-It is one JAX primitive with two ways to compute the same words. Long streams on a CPU come from OpenSSL, where it is installed
-(`_openssl`); all others are computed by XLA, in one of three layouts that differ in speed alone. What decides on a CPU is how
-XLA fuses: an unrolled round is recomputed for each of its outputs, so the rounds are loops, as short as possible.
+It is one JAX primitive with two ways to compute the same words. Long streams on a CPU come from
+OpenSSL, where it is installed (`_openssl`); all others are computed by XLA, in one of three layouts
+that differ in speed alone. What decides on a CPU is how XLA fuses: an unrolled round is recomputed
+for each of its outputs, so the rounds are loops, as short as possible.
 
-- few blocks: one round an iteration, for all together in one kernel, where XLA can be told so; else for one block after
-  the other (or for two together), so that the working set is small enough for XLA to do it unasked.
-- some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the blocks.
-- many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves, which are alike but
-  for the rotations, because fused as a whole it would be computed three times over. Longer streams are made in
-  chunks that stay in the cache, and that are too short for XLA to split each of the short kernels over the cores,
-  which costs more than it gains.
+- few blocks: one round an iteration, for all together in one kernel, where XLA can be told so; else
+  for one block after the other (or for two together), so that the working set is small enough for
+  XLA to do it unasked.
+- some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the
+  blocks.
+- many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves,
+  which are alike but for the rotations, because fused as a whole it would be computed three times
+  over. Longer streams are made in chunks that stay in the cache, and that are too short for XLA to
+  split each of the short kernels over the cores, which costs more than it gains.
 
-Under `vmap` the blocks of all keys are computed together, in the layout that fits their total number.
+Under `vmap` the blocks of all keys are computed together, in the layout that fits their total
+number.
 
-Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to 2.4.
+Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to
+2.4.
 """
 
 from collections.abc import Sequence
@@ -36,8 +42,9 @@ from discreet.privacy.random._openssl import COUNTER, STATE_WORDS, TARGET, avail
 
 WORDS_PER_BLOCK = 16
 MAX_BLOCKS = 2**32
-# From so many blocks on the call of OpenSSL is the cheaper way. Alone it takes 9 microseconds and wins from 150 on; within
-# a small model's step it takes 30 or more, since XLA's threads wait for each other and for the interpreter.
+# From so many blocks on the call of OpenSSL is the cheaper way. Alone it takes 9 microseconds and
+# wins from 150 on; within a small model's step it takes 30 or more, since XLA's threads wait for
+# each other and for the interpreter.
 HOST_BLOCKS = 512
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
@@ -46,7 +53,9 @@ _FEW = 8
 _SOME = 512
 _CHUNK = 2**13
 _LANES = 16
-_NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[COUNTER]  # added to a state, it leads to the next block
+_NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[
+    COUNTER
+]  # added to a state, it leads to the next block
 
 
 def _half_quarter_round(a, b, c, d, first, second):
@@ -68,11 +77,17 @@ def quarter_round(a: Any, b: Any, c: Any, d: Any):
 def _few_blocks(states: Array) -> Array:
     """uint32[12] to uint32[16], or uint32[12, n] to uint32[16, n]."""
     constants = _CONSTANTS.reshape(4, *(1 for _ in states.shape[1:]))
-    start = (jnp.broadcast_to(constants, (4, *states.shape[1:])), states[:4], states[4:8], states[8:])
+    start = (
+        jnp.broadcast_to(constants, (4, *states.shape[1:])),
+        states[:4],
+        states[4:8],
+        states[8:],
+    )
 
     def one_round(index, rows):
         a, b, c, d = quarter_round(*rows)
-        # After a column round the rows turn left by 0, 1, 2, 3, so that diagonals become columns; then back.
+        # After a column round the rows turn left by 0, 1, 2, 3, so that diagonals become columns;
+        # then back.
         by = 1 + 2 * (index % 2)
         b = lax.dynamic_slice_in_dim(jnp.concatenate([b, b]), by, 4)
         d = lax.dynamic_slice_in_dim(jnp.concatenate([d, d]), 4 - by, 4)
@@ -97,7 +112,9 @@ def _some_blocks(states: Array) -> Array:
     n = states.shape[1]
     # Widths that fill no vector register are slower than the next one that does.
     rows = jnp.pad(states, ((0, 0), (0, -n % _LANES))).reshape(3, 4, -1)
-    start = jnp.concatenate([jnp.broadcast_to(_CONSTANTS[None, :, None], (1, *rows.shape[1:])), rows])
+    start = jnp.concatenate(
+        [jnp.broadcast_to(_CONSTANTS[None, :, None], (1, *rows.shape[1:])), rows]
+    )
     mixed = lax.fori_loop(0, _ROUNDS // 2, double_round, start)
     return (mixed + start).reshape(WORDS_PER_BLOCK, -1)[:, :n]
 
@@ -109,7 +126,10 @@ def _many_blocks(states: Array) -> Array:
         index = lax.convert_element_type(index, jnp.uint32)
         first = 16 - 8 * index
         second = 12 - 5 * index
-        columns = [_half_quarter_round(s[i], s[4 + i], s[8 + i], s[12 + i], first, second) for i in range(4)]
+        columns = [
+            _half_quarter_round(s[i], s[4 + i], s[8 + i], s[12 + i], first, second)
+            for i in range(4)
+        ]
         return tuple(columns[i][row] for row in range(4) for i in range(4))
 
     def double_round(_, s):
@@ -154,7 +174,9 @@ def _by_xla(states: Array, *, num_blocks: int, host: bool) -> Array:
     numbers = jnp.arange(num_blocks, dtype=jnp.uint32)
     if not batch and _TOGETHER < num_blocks <= _FEW and not can_make_one_kernel():
         return lax.map(lambda number: _few_blocks(states + number * _NEXT), numbers).reshape(shape)
-    return blocks((states[..., None, :] + numbers[:, None] * _NEXT).reshape(total, -1)).reshape(shape)
+    return blocks((states[..., None, :] + numbers[:, None] * _NEXT).reshape(total, -1)).reshape(
+        shape
+    )
 
 
 def _in_chunks(state: Array, num_blocks: int) -> Array:
@@ -170,7 +192,9 @@ _keystream = two_way_primitive(
     "chacha20_keystream",
     _by_xla,
     length=lambda num_blocks, host: num_blocks * WORDS_PER_BLOCK,
-    cpu_target=lambda batch, num_blocks, host: TARGET if host and not batch and available() else None,
+    cpu_target=lambda batch, num_blocks, host: (
+        TARGET if host and not batch and available() else None
+    ),
 )
 
 
@@ -195,7 +219,9 @@ def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any =
     return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T.reshape(-1)
 
 
-def keystream(key: Array, nonce: Any, num_blocks: int, counter: Array | int = 0, *, host: bool = False) -> Array:
+def keystream(
+    key: Array, nonce: Any, num_blocks: int, counter: Array | int = 0, *, host: bool = False
+) -> Array:
     """The words of consecutive blocks, in the order of RFC 8439: a shorter stream is the beginning of a longer one.
 
     Args:
@@ -228,8 +254,8 @@ def keystreams(key: Array, streams: Sequence[tuple[Array, int]]) -> list[Array]:
 def fast_keystream(key: Array, nonce: Array, num_blocks: int) -> tuple[Array, Array]:
     """The words of `keystream` from counter 0, by the fastest way there is, and whether they are what they should be.
 
-    Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they were
-    not made, or not to their end, and must not be used.
+    Words that were made outside XLA end with the block that XLA computes for the last counter; if
+    they do not, they were not made, or not to their end, and must not be used.
     """
     if num_blocks < HOST_BLOCKS:
         return keystream(key, nonce, num_blocks), jnp.array(True)

@@ -1,8 +1,9 @@
 """One secret key, one noise: who drew what, in this process.
 
-Two releases with the same noise can be subtracted from one another. So the noise of a key, all of it or that of one step, is
-claimed just before it is drawn, and a second claim is refused. Keys from a seed are exempt: with them nothing is private
-anyway, and making the same release again is what they are for.
+Two releases with the same noise can be subtracted from one another. So the noise of a key, all of
+it or that of one step, is claimed just before it is drawn, and a second claim is refused. Keys from
+a seed are exempt: with them nothing is private anyway, and making the same release again is what
+they are for.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) ->
 
 
 def claim(
-    key: PRNGKeyArray, step: int | Int[Array, ""] | None = None, *, run_id: str = "", again: bool = False
+    key: PRNGKeyArray,
+    step: int | Int[Array, ""] | None = None,
+    *,
+    run_id: str = "",
+    again: bool = False,
 ) -> None:
     """Take a secret key's noise, of one step or of all (None), just before it is drawn.
 

@@ -1,30 +1,35 @@
 """Discrete Gaussian noise: integers from ChaCha20 words by integer arithmetic, with a proved law.
 
-`D(s)` is the law on the integers whose probabilities are proportional to exp(-z**2 / (2 s**2)); `_laplace` has the other law. A
-release of `spacing * (K + Z)`, where K is an integer vector and Z has independent `D(s)` coordinates, has no last bits to read:
-every integer within 15 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
-docs/arithmetic.md has the theorem that carries the accounting of the continuous Gaussian over to it.
+`D(s)` is the law on the integers whose probabilities are proportional to exp(-z**2 / (2 s**2));
+`_laplace` has the other law. A release of `spacing * (K + Z)`, where K is an integer vector and Z
+has independent `D(s)` coordinates, has no last bits to read: every integer within 15 standard
+deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
+docs/arithmetic.md has the theorem that carries the accounting of the continuous Gaussian over to
+it.
 
-The spacing is a power of two, so that dividing by it is exact; what a standard deviation needs beyond that, a factor of up to
-two, comes from an integer b, up to 648, in the noise itself. From words to an integer:
+The spacing is a power of two, so that dividing by it is exact; what a standard deviation needs
+beyond that, a factor of up to two, comes from an integer b, up to 648, in the noise itself. From
+words to an integer:
 
-1. Z = A0 + b T. T is A1 with two levels and A1 + 648 A2 with three; all A are independent and D(s1), s1 = 1618.2. Completing
-   the square in P(Z = z) = sum over y of P(A0 = z - b y) P(T = y) leaves exp(-z**2 / (2 s**2)), s**2 = s1**2 + b**2 t**2 for T
-   of deviation t, times the sum of a Gaussian of deviation 2.49 or more over shifted integers, which is constant to a factor
-   1 +- 2**-175 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.3.
-2. A is a sign bit and a magnitude. Magnitudes 0 to 8190 and "8191 or more" are drawn by Walker and Vose's alias method:
-   13 bits choose a column, 178 bits are compared with its threshold. A second table, of 2**14 columns, divides up "8191 or
-   more", to 24,574. `_tables` makes both.
-3. A column, 18 bits of its threshold and the sign are one word, which decides all but one draw in 2**18. Only for those are
-   the other 160 bits (and the words of the second table) made: block j of a second stream belongs to value j and to nothing
-   else, so the result is the one that all bits together give, and it depends on neither batching nor platform.
+1. Z = A0 + b T. T is A1 with two levels and A1 + 648 A2 with three; all A are independent and
+   D(s1), s1 = 1618.2. Completing the square in P(Z = z) = sum over y of P(A0 = z - b y) P(T = y)
+   leaves exp(-z**2 / (2 s**2)), s**2 = s1**2 + b**2 t**2 for T of deviation t, times the sum of a
+   Gaussian of deviation 2.49 or more over shifted integers, which is constant to a factor 1 +-
+   2**-175 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.3.
+2. A is a sign bit and a magnitude. Magnitudes 0 to 8190 and "8191 or more" are drawn by Walker and
+   Vose's alias method: 13 bits choose a column, 178 bits are compared with its threshold. A second
+   table, of 2**14 columns, divides up "8191 or more", to 24,574. `_tables` makes both.
+3. A column, 18 bits of its threshold and the sign are one word, which decides all but one draw in
+   2**18. Only for those are the other 160 bits (and the words of the second table) made: block j of
+   a second stream belongs to value j and to nothing else, so the result is the one that all bits
+   together give, and it depends on neither batching nor platform.
 
-Time and memory accesses depend on the noise (which columns, how many undecided draws), never on data. Streams of the key (see
-the table in `_keys.py`): domain "dgau", word 14 the number of levels, word 15 0 for first words and 1 for undecided values,
-whose blocks are counted by value.
+Time and memory accesses depend on the noise (which columns, how many undecided draws), never on
+data. Streams of the key (see the table in `_keys.py`): domain "dgau", word 14 the number of levels,
+word 15 0 for first words and 1 for undecided values, whose blocks are counted by value.
 
-Reference: Micciancio and Walter, "Gaussian sampling over the integers: efficient, generic, constant-time", CRYPTO 2017 (sums of
-levels).
+Reference: Micciancio and Walter, "Gaussian sampling over the integers: efficient, generic,
+constant-time", CRYPTO 2017 (sums of levels).
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +70,8 @@ def _first(design: Design, word: Array) -> tuple[Array, Array]:
     m = design.columns_log2
     column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
     entry = jnp.asarray(tables(design)[0].entries).at[column].get(mode="promise_in_bounds")
-    # The threshold less the bits to be compared and 1, above the alias. One number, for two would be looked up twice.
+    # The threshold less the bits to be compared and 1, above the alias. One number, for two would
+    # be looked up twice.
     ahead = entry - (((word << np.uint32(m)) & np.uint32(2**31 - 2**m)) + np.uint32(2**m))
     ahead = lax.bitcast_convert_type(ahead, jnp.int32)
     magnitude = jnp.where(ahead >= 0, column, entry & np.uint32(2**m - 1))
@@ -99,12 +105,15 @@ def _summed(design: Design, levels: Sequence[Array] | Array, b: Array) -> list[A
     return [levels[0] + b * (total & 0xFFF) + ((upper & 0xFFF) << 12), upper >> 12]
 
 
-def from_words(design: Design, words: Array, size: int, b: Array, more: Callable[[Array], Array]) -> list[Array]:
+def from_words(
+    design: Design, words: Array, size: int, b: Array, more: Callable[[Array], Array]
+) -> list[Array]:
     """Integers from words.
 
     Args:
         design: The levels.
-        words: uint32[at least levels * size]: the first words of all values' level 0, then of all values' level 1, ...
+        words: uint32[at least levels * size]: the first words of all values' level 0, then of all
+            values' level 1, ...
         size: Number of values, at least one.
         b: int32 scalar.
         more: Function from an undecided value's number to its uint32[levels * 10].
@@ -112,11 +121,14 @@ def from_words(design: Design, words: Array, size: int, b: Array, more: Callable
     Returns:
         int32[size] for each word of base 2**24, as in `discrete_gaussian`.
     """
-    parts = [_first(design, words[level * size : (level + 1) * size]) for level in range(design.levels)]
+    parts = [
+        _first(design, words[level * size : (level + 1) * size]) for level in range(design.levels)
+    ]
     undecided = parts[0][1]
     for _, flag in parts[1:]:
         undecided = undecided | flag
-    # The values are written once, their flag as lowest bit: XLA would look up twice, for values and flags.
+    # The values are written once, their flag as lowest bit: XLA would look up twice, for values and
+    # flags.
     low, *rest = _summed(design, [value for value, _ in parts], b)
     values = lax.optimization_barrier([(low << 1) | undecided.astype(jnp.int32), *rest])
     flags, places = _folded(values[0], size)
@@ -129,10 +141,15 @@ def from_words(design: Design, words: Array, size: int, b: Array, more: Callable
         undecided = packed.at[among].get(mode="promise_in_bounds") & 1
         number = among[jnp.argmax(undecided)]
         own = words.at[number + size * np.arange(design.levels)].get(mode="promise_in_bounds")
-        low, *upper = _summed(design, _decided(design, own, more(number).reshape(design.levels, -1).T), b)
+        low, *upper = _summed(
+            design, _decided(design, own, more(number).reshape(design.levels, -1).T), b
+        )
         left = jnp.where(among == number, 0, undecided).max()
         flags = lax.dynamic_update_slice(flags, left[None], (flag,))
-        rest = [lax.dynamic_update_slice(x, new[None], (number,)) for x, new in zip(rest, upper, strict=True)]
+        rest = [
+            lax.dynamic_update_slice(x, new[None], (number,))
+            for x, new in zip(rest, upper, strict=True)
+        ]
         return [lax.dynamic_update_slice(packed, low[None] << 1, (number,)), *rest], flags
 
     (packed, *rest), _ = lax.while_loop(lambda state: (state[1] & 1).any(), refine, (values, flags))
@@ -142,7 +159,8 @@ def from_words(design: Design, words: Array, size: int, b: Array, more: Callable
 def _folded(packed: Array, size: int) -> tuple[Array, np.ndarray]:
     """Words whose lowest bit says whether one of some values is undecided, and where these are for the first word.
 
-    Parts overlap where the number of values is no multiple of `PARTS`: a value may have several words.
+    Parts overlap where the number of values is no multiple of `PARTS`: a value may have several
+    words.
     """
     places = np.zeros(1, np.int32)
     while size > FLAGS:
@@ -159,18 +177,22 @@ def discrete_gaussian(
 ) -> tuple[list[Array], Array]:
     """Draw independent discrete Gaussian integers; also returns True if they are valid.
 
-    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-167) of D(s), the law on
-    the integers with probabilities proportional to exp(-z**2 / (2 s**2)), where s**2 = v + factor**2 INNER_VARIANCE[levels],
-    v = INNER_VARIANCE[2] = 1618.2**2: with the largest factor s is 2**20 (two levels) or 2**29.3 (three). Values are
-    independent. Each is also within that distance of a randomised rounding of a continuous Gaussian of variance
-    s**2 - 6.2, for every integer that is added to it. Every integer up to 15.2 s can occur, and none beyond 15.3 s. The
-    computation has no floating-point operation: the same key gives the same integers on every platform
-    and under `jit`, `vmap`, `scan` and `shard_map`. Its instructions depend on the noise alone.
+    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE`
+    (2**-167) of D(s), the law on the integers with probabilities proportional to exp(-z**2 / (2
+    s**2)), where s**2 = v + factor**2 INNER_VARIANCE[levels], v = INNER_VARIANCE[2] = 1618.2**2:
+    with the largest factor s is 2**20 (two levels) or 2**29.3 (three). Values are independent. Each
+    is also within that distance of a randomised rounding of a continuous Gaussian of variance s**2
+    - 6.2, for every integer that is added to it. Every integer up to 15.2 s can occur, and none
+    beyond 15.3 s. The computation has no floating-point operation: the same key gives the same
+    integers on every platform and under `jit`, `vmap`, `scan` and `shard_map`. Its instructions
+    depend on the noise alone.
 
-    Words: one of 32 bits for each level of each value, and for one value in 2**17 two blocks of 16 words more.
+    Words: one of 32 bits for each level of each value, and for one value in 2**17 two blocks of 16
+    words more.
 
-    Long draws on a CPU take their words from OpenSSL where it is installed. If that fails without a word (never seen), the
-    second result is False, and nothing that depends on the first may be released.
+    Long draws on a CPU take their words from OpenSSL where it is installed. If that fails without a
+    word (never seen), the second result is False, and nothing that depends on the first may be
+    released.
 
     Args:
         key: One key; use it for nothing else.
@@ -179,12 +201,14 @@ def discrete_gaussian(
         levels: 2 or 3.
 
     Returns:
-        A list of int32 arrays of `shape`, and a Boolean scalar. With two levels the list holds the integers; with three
-        their lower words, which are no smaller than -2**25 and below 2**26, and their upper ones, to be multiplied by 2**24.
+        A list of int32 arrays of `shape`, and a Boolean scalar. With two levels the list holds the
+        integers; with three their lower words, which are no smaller than -2**25 and below 2**26,
+        and their upper ones, to be multiplied by 2**24.
 
     Raises:
         TypeError: Not a typed key.
-        ValueError: An array of keys; another number of levels; a factor out of range; 2**31 values or more.
+        ValueError: An array of keys; another number of levels; a factor out of range; 2**31 values
+            or more.
 
     Example:
         >>> from discreet.privacy.random import discrete_gaussian, key
@@ -212,7 +236,9 @@ def checked_law(
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _draw(key_words: Array, factor: Array, shape: tuple[int, ...], levels: int) -> tuple[list[Array], Array]:
+def _draw(
+    key_words: Array, factor: Array, shape: tuple[int, ...], levels: int
+) -> tuple[list[Array], Array]:
     size = prod(shape)
     design = DESIGNS[levels]
     if size == 0:
@@ -222,11 +248,21 @@ def _draw(key_words: Array, factor: Array, shape: tuple[int, ...], levels: int) 
     num_blocks = -(-num_words // WORDS_PER_BLOCK)
     if size * num_blocks <= AT_ONCE:
         # All words of all values in one go: half of what is to be compiled.
-        streams = (nonce(GAUSSIAN, levels), first_blocks), (nonce(GAUSSIAN, levels, 1), size * num_blocks)
+        streams = (
+            (nonce(GAUSSIAN, levels), first_blocks),
+            (nonce(GAUSSIAN, levels, 1), size * num_blocks),
+        )
         words = keystreams(key_words, streams)
         own = words[0][: levels * size].reshape(levels, size)
-        further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, PER_LEVEL, size).swapaxes(0, 1)
-        return [x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)], jnp.array(True)
+        further = (
+            words[1]
+            .reshape(size, -1)[:, :num_words]
+            .T.reshape(levels, PER_LEVEL, size)
+            .swapaxes(0, 1)
+        )
+        return [
+            x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)
+        ], jnp.array(True)
     stream, right = fast_keystream(key_words, nonce(GAUSSIAN, levels), first_blocks)
 
     def more(number: Array) -> Array:

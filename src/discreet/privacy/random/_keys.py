@@ -1,10 +1,12 @@
 """Keys: ChaCha20 as two JAX PRNG implementations, the sources of keys, and their purposes.
 
-A key made here holds 256 bits of the operating system's entropy, and its type says so (`chacha20`); one made from a seed is of
-another type (`chacha20_seeded`). The two have the same functions, so a key keeps its type through split, fold_in, jit, vmap and
-scan, and a statement can say "reproducible: not private" from the type alone, while tracing.
+A key made here holds 256 bits of the operating system's entropy, and its type says so (`chacha20`);
+one made from a seed is of another type (`chacha20_seeded`). The two have the same functions, so a
+key keeps its type through split, fold_in, jit, vmap and scan, and a statement can say
+"reproducible: not private" from the type alone, while tracing.
 
-A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose nonce begins with a word of its own:
+A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose nonce begins with a
+word of its own:
 
 | use                              | word 13 | word 14       | word 15      | counter (word 12)   | reads             |
 | -------------------------------- | ------- | ------------- | ------------ | ------------------- | ----------------- |
@@ -22,17 +24,18 @@ A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose non
 | key of another implementation    | "frgn"  | number words  | name's hash  | chunk number        | first half        |
 | `key_for`: its four stages       | "hide"  | number words  | 0 to 3       | block or row number | all words         |
 
-Two different uses never read the same (key, nonce, counter): uses of different rows differ in word 13 or 15; uses of one
-row differ in word 14 (width, data, purpose) or, for two children of a split, in the counter or in the half of the
-block. Keys themselves differ: a derived key is half a block of its parent, so two derived keys agree with probability
-2**-256 a pair.
+Two different uses never read the same (key, nonce, counter): uses of different rows differ in word
+13 or 15; uses of one row differ in word 14 (width, data, purpose) or, for two children of a split,
+in the counter or in the half of the block. Keys themselves differ: a derived key is half a block of
+its parent, so two derived keys agree with probability 2**-256 a pair.
 
-Key hygiene: use a key once. What the table adds is that even a key used both for bits and for splitting gives
-unrelated values. Using it twice for *the same* thing gives the same values, as everywhere in JAX: `split(key, 2)` and
-`split(key, 3)` share their first two children, and bits of one width share words whatever the shape.
+Key hygiene: use a key once. What the table adds is that even a key used both for bits and for
+splitting gives unrelated values. Using it twice for *the same* thing gives the same values, as
+everywhere in JAX: `split(key, 2)` and `split(key, 3)` share their first two children, and bits of
+one width share words whatever the shape.
 
-A fit needs several independent streams of one key: the noise, the sample, the initial values, the posterior. Each has a
-`Purpose`, and `subkey` derives a key for it.
+A fit needs several independent streams of one key: the noise, the sample, the initial values, the
+posterior. Each has a `Purpose`, and `subkey` derives a key for it.
 """
 
 import hashlib
@@ -94,12 +97,13 @@ class Purpose(IntEnum):
 def key(seed: int | None = None) -> Array:
     """Create a fresh secret key or, with a seed, a reproducible one.
 
-    Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator (`os.urandom`)
-    and are kept nowhere else. With a seed, the key is SHA-256 of the seed; anyone who guesses the seed can subtract the
-    noise from every release, so results are labelled "reproducible: not private".
+    Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator
+    (`os.urandom`) and are kept nowhere else. With a seed, the key is SHA-256 of the seed; anyone
+    who guesses the seed can subtract the noise from every release, so results are labelled
+    "reproducible: not private".
 
-    The result works with all of `jax.random` except `poisson` (see `as_threefry`). JAX prints the words of a key when
-    asked to print one, as it does for all its keys: do not log keys.
+    The result works with all of `jax.random` except `poisson` (see `as_threefry`). JAX prints the
+    words of a key when asked to print one, as it does for all its keys: do not log keys.
 
     Args:
         seed: Any integer, of any size and sign; or None.
@@ -108,8 +112,10 @@ def key(seed: int | None = None) -> Array:
         A scalar typed JAX key.
 
     Raises:
-        TypeError: The seed is not an integer (a Boolean, a float, an array that is being traced, ...).
-        ValueError: No seed, inside of a function that JAX traces: each call of the compiled function would have this key.
+        TypeError: The seed is not an integer (a Boolean, a float, an array that is being traced,
+            ...).
+        ValueError: No seed, inside of a function that JAX traces: each call of the compiled
+            function would have this key.
 
     Example:
         >>> import jax
@@ -127,7 +133,9 @@ def key(seed: int | None = None) -> Array:
                 "would be a constant of the program, so every call and every row would draw the same noise, which subtraction "
                 "removes. Make the key outside, and pass it as an argument."
             )
-        return key_from_words(np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4"), reproducible=False)
+        return key_from_words(
+            np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4"), reproducible=False
+        )
     try:
         if isinstance(seed, bool) or getattr(seed, "dtype", None) == np.bool_:
             raise TypeError("a Boolean")
@@ -149,13 +157,16 @@ def key_from_words(words: np.ndarray, *, reproducible: bool) -> Array:
         words: `jax.random.key_data` of the key: uint32[8].
         reproducible: The kind of the key.
     """
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20)
+    return jax.random.wrap_key_data(
+        jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20
+    )
 
 
 def is_reproducible(key: Array) -> bool:
     """Check whether a key could be reproduced: True unless it came from the operating system.
 
-    Static: works under tracing, and on arrays of keys. Anything but a key of `key()` counts as reproducible.
+    Static: works under tracing, and on arrays of keys. Anything but a key of `key()` counts as
+    reproducible.
 
     Args:
         key: A JAX key.
@@ -167,20 +178,22 @@ def is_reproducible(key: Array) -> bool:
 def derives_apart(dtype: Any) -> bool:
     """True if `split` and `fold_in` of a key type give different keys for different arguments.
 
-    Not true of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
-    in a number twice the key itself. Unknown types count as False.
+    Not true of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1,
+    gives one key, and folding in a number twice the key itself. Unknown types count as False.
     """
     words = np.zeros(KEY_WORDS, np.uint32)
     ours = [jax.eval_shape(partial(key_from_words, reproducible=x), words) for x in (True, False)]
-    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
+    theirs = [
+        jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")
+    ]
     return dtype in [x.dtype for x in (*ours, *theirs)]
 
 
 def check_key(key: Any, name: str = "rng_key") -> Array:
     """Check that a key is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
 
-    The new key is derived from all the words of the old one, and counts as reproducible: a threefry key has at most 64
-    bits, of unknown origin.
+    The new key is derived from all the words of the old one, and counts as reproducible: a threefry
+    key has at most 64 bits, of unknown origin.
 
     Args:
         key: The caller's argument.
@@ -194,7 +207,9 @@ def check_key(key: Any, name: str = "rng_key") -> Array:
         ValueError: An array of keys.
     """
     if not (isinstance(key, Array) and is_key(key)):
-        raise TypeError(f"{name} must be a typed JAX key, got {_describe(key)}. Make one with discreet.random.key().")
+        raise TypeError(
+            f"{name} must be a typed JAX key, got {_describe(key)}. Make one with discreet.random.key()."
+        )
     if key.ndim:
         raise ValueError(
             f"{name} must be one key, got an array of keys of shape {key.shape}. Pass one of them, or map over them "
@@ -240,7 +255,9 @@ def _digest(words: Array, impl_name: str) -> Array:
     """Eight words that depend on all of `words`, on their number and on the name, by chaining blocks."""
     name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
     state = jnp.zeros(KEY_WORDS, jnp.uint32)
-    padded = jnp.zeros(-(-words.size // KEY_WORDS) * KEY_WORDS, jnp.uint32).at[: words.size].set(words)
+    padded = (
+        jnp.zeros(-(-words.size // KEY_WORDS) * KEY_WORDS, jnp.uint32).at[: words.size].set(words)
+    )
     for index, chunk in enumerate(padded.reshape(-1, KEY_WORDS)):
         state = derive(state ^ chunk, nonce(FOREIGN, words.size, name_hash), counter=index)
     return state
@@ -287,17 +304,20 @@ def subkeys(key: Array, purposes: Sequence[Purpose]) -> Array:
     """
     key = check_key(key, "key")
     numbers = jnp.array([int(Purpose(x)) for x in purposes], jnp.uint32)
-    words = jax.vmap(lambda number: derive(jax.random.key_data(key), nonce(PURPOSE, number)))(numbers)
+    words = jax.vmap(lambda number: derive(jax.random.key_data(key), nonce(PURPOSE, number)))(
+        numbers
+    )
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
 def as_threefry(key: Array) -> Array:
     """Derive a threefry key, for code that takes no other: post-processing only.
 
-    `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with threefry keys only.
-    A threefry key holds 64 bits and threefry is not a cryptographic generator: never use it for noise or for sampling
-    records. Drawing from a released posterior needs no secrecy, so there it is safe. The key itself is not exposed:
-    what is derived is two words of a ChaCha20 block.
+    `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with
+    threefry keys only. A threefry key holds 64 bits and threefry is not a cryptographic generator:
+    never use it for noise or for sampling records. Drawing from a released posterior needs no
+    secrecy, so there it is safe. The key itself is not exposed: what is derived is two words of a
+    ChaCha20 block.
 
     Args:
         key: One key, of any implementation; may be traced.
@@ -323,11 +343,12 @@ def as_threefry(key: Array) -> Array:
 def key_for(key: Array, values: Sequence[Any]) -> Array:
     """Derive the key of the noise that hides these values; a reproducible key is returned unchanged.
 
-    Within a compiled program nobody can see that a key is used twice. With noise from this key two uses for different
-    values have unrelated noise, which subtraction does not remove; two uses for the same values give the same result.
-    The values are shortened by a universal hash with secret factors: a sum of 16-bit parts times 32-bit factors, modulo 2**32,
-    agrees for two different rows with probability 2**-17 at most, and a row has eight such sums. Each row then enters
-    one block of ChaCha20, and the blocks are combined by exclusive or.
+    Within a compiled program nobody can see that a key is used twice. With noise from this key two
+    uses for different values have unrelated noise, which subtraction does not remove; two uses for
+    the same values give the same result. The values are shortened by a universal hash with secret
+    factors: a sum of 16-bit parts times 32-bit factors, modulo 2**32, agrees for two different rows
+    with probability 2**-17 at most, and a row has eight such sums. Each row then enters one block
+    of ChaCha20, and the blocks are combined by exclusive or.
 
     Args:
         key: One key of discreet's; may be traced.
@@ -357,8 +378,8 @@ def key_for(key: Array, values: Sequence[Any]) -> Array:
 def fast_bits(key: Array, num_words: int) -> tuple[Array, Array]:
     """Compute the words of `jax.random.bits(key, (num_words,))`; also returns True if they are valid.
 
-    Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never seen), the second
-    result is False, and nothing that depends on the first may be used.
+    Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never
+    seen), the second result is False, and nothing that depends on the first may be used.
 
     Args:
         key: One key; use it for nothing else.

@@ -1,34 +1,37 @@
 """Discrete Laplace noise: comparisons alone, for pure epsilon on a grid.
 
-`floor(L)` with L from the Laplace distribution of scale s has P(z) proportional to exp(-z / s) for z >= 0 and to exp((z +
-1) / s) for z < 0: a fair sign, and a magnitude G with the geometric law of q = exp(-1 / s); the value is G, or -G - 1. For
-integers K, K + floor(L) = floor(K + L), so noise of this law is a post-processing of the continuous mechanism, for all K at
-once.
+`floor(L)` with L from the Laplace distribution of scale s has P(z) proportional to exp(-z / s) for
+z >= 0 and to exp((z + 1) / s) for z < 0: a fair sign, and a magnitude G with the geometric law of q
+= exp(-1 / s); the value is G, or -G - 1. For integers K, K + floor(L) = floor(K + L), so noise of
+this law is a post-processing of the continuous mechanism, for all K at once.
 
 G is made of independent parts, since q**G is a product over its binary digits:
 
 - digit i, for i below 35, is 1 with probability q**(2**i) / (1 + q**(2**i));
-- what is above them, H, is geometric again: coins that show heads with probability q**(2**35) are thrown until one does
-  not. The loop is practically never entered (2**-46 a value at most), but without it the noise would end somewhere, and two
-  sums could be told apart by which values they lead to.
+- what is above them, H, is geometric again: coins that show heads with probability q**(2**35) are
+  thrown until one does not. The loop is practically never entered (2**-46 a value at most), but
+  without it the noise would end somewhere, and two sums could be told apart by which values they
+  lead to.
 
-Each comparison is with a threshold of 192 bits, computed from Python integers. So each probability of a digit or a coin is
-right to a factor 1 +- 2**-99, and that of a value to 1 +- 2**-99 (H + 1). A first word of 32 bits decides nearly always.
-Where one equals its threshold's, all values of its chunk are made again with all words: the same values where they were
-decided.
+Each comparison is with a threshold of 192 bits, computed from Python integers. So each probability
+of a digit or a coin is right to a factor 1 +- 2**-99, and that of a value to 1 +- 2**-99 (H + 1). A
+first word of 32 bits decides nearly always. Where one equals its threshold's, all values of its
+chunk are made again with all words: the same values where they were decided.
 
-Why epsilon stays pure. Sums that lie n >= 1 grid points apart in one coordinate give an output probabilities whose
-logarithms differ by at most n / s + 2**-97 + n 2**-133, which is below (n / s) (1 + 2**-60) as s <= 2**30; where the sums
-agree, so do the probabilities. Whoever chooses s (`mechanisms._integers`) has a margin of 2**-21 in it. At smaller epsilon:
-T values, chosen adaptively, have probabilities that are those of floor(L) to a factor 1 +- T 2**-98 (where all H are 0). So
-epsilon moves by at most T 2**-97 and delta by that share of itself: less than the last bit of what an accountant computes
-and rounds up.
+Why epsilon stays pure. Sums that lie n >= 1 grid points apart in one coordinate give an output
+probabilities whose logarithms differ by at most n / s + 2**-97 + n 2**-133, which is below (n / s)
+(1 + 2**-60) as s <= 2**30; where the sums agree, so do the probabilities. Whoever chooses s
+(`mechanisms._integers`) has a margin of 2**-21 in it. At smaller epsilon: T values, chosen
+adaptively, have probabilities that are those of floor(L) to a factor 1 +- T 2**-98 (where all H are
+0). So epsilon moves by at most T 2**-97 and delta by that share of itself: less than the last bit
+of what an accountant computes and rounds up.
 
-Time depends on the noise alone. Streams of the key (see the table in `_keys.py`): domain "dlap"; word 14 is 0 for first
-words, 1 for the others, and 2 + j for throw j + 1 of the coin; word 15 is the number of the chunk.
+Time depends on the noise alone. Streams of the key (see the table in `_keys.py`): domain "dlap";
+word 14 is 0 for first words, 1 for the others, and 2 + j for throw j + 1 of the coin; word 15 is
+the number of the chunk.
 
-Reference: Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009 (geometric
-noise).
+Reference: Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms",
+STOC 2009 (geometric noise).
 """
 
 from collections.abc import Callable, Sequence
@@ -92,7 +95,8 @@ def from_coins(
     """Integers from words.
 
     Args:
-        first: uint32[37, value]: the first word of each coin, and a word of which one bit is the sign.
+        first: uint32[37, value]: the first word of each coin, and a word of which one bit is the
+            sign.
         further: Makes uint32[5, 36, value], the other words of each coin.
         limits: uint32[6, 36], a row of `thresholds`.
         again: Makes uint32[6, value] for throw j + 1 of the coin of H.
@@ -110,7 +114,9 @@ def from_coins(
 
     # The first word of the coin of H has the threshold 0, so heads are among what is undecided.
     undecided = (coins == limits[0]).any()
-    shown, heads = lax.cond(undecided, whole, lambda: (coins < limits[0], jnp.zeros(negative.shape, jnp.int32)))
+    shown, heads = lax.cond(
+        undecided, whole, lambda: (coins < limits[0], jnp.zeros(negative.shape, jnp.int32))
+    )
     digits = shown[:-1].astype(jnp.int32)
     low = jnp.tensordot(1 << np.arange(WORD, dtype=np.int32), digits[:WORD], 1)
     rest = _DIGITS - WORD
@@ -118,16 +124,21 @@ def from_coins(
     middle = middle + ((heads & (2 ** (WORD - rest) - 1)) << rest)
     high = heads >> (WORD - rest)
     # -G - 1 for the negative sign.
-    return [jnp.where(negative, -word - one, word) for word, one in ((low, 1), (middle, 0), (high, 0))]
+    return [
+        jnp.where(negative, -word - one, word) for word, one in ((low, 1), (middle, 0), (high, 0))
+    ]
 
 
-def discrete_laplace(key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_LAPLACE) -> list[Array]:
+def discrete_laplace(
+    key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_LAPLACE
+) -> list[Array]:
     """Draw independent integers from the law of floor(L), L Laplace of scale s = factor * 2**22.
 
-    Guarantee, for ideal random words: each probability is that of floor(L) to a factor 1 +- 2**-99 (H + 1), where H is the
-    value's magnitude over 2**35. Values are independent. Every integer up to 2**65 can occur. The computation has no
-    floating-point operation: the same key gives the same integers on every platform and under `jit`, `vmap`, `scan` and
-    `shard_map`. Its instructions depend on the noise alone.
+    Guarantee, for ideal random words: each probability is that of floor(L) to a factor 1 +- 2**-99
+    (H + 1), where H is the value's magnitude over 2**35. Values are independent. Every integer up
+    to 2**65 can occur. The computation has no floating-point operation: the same key gives the same
+    integers on every platform and under `jit`, `vmap`, `scan` and `shard_map`. Its instructions
+    depend on the noise alone.
 
     Words: 37 of 32 bits for a value; where one of 1,024 is undecided, 180 more for each of these.
 

@@ -1,20 +1,24 @@
 """ChaCha20's words from OpenSSL, written where XLA wants them.
 
-On a CPU OpenSSL makes the words five times as fast as XLA. The stream is the same to the bit (RFC 8439), so this can change
-how long something takes and nothing else. It is used where the packages `cryptography` and `cffi` (the extra `fast`) are
-installed and pass a test vector; without them XLA makes the words, and a warning names the extra.
+On a CPU OpenSSL makes the words five times as fast as XLA. The stream is the same to the bit (RFC
+8439), so this can change how long something takes and nothing else. It is used where the packages
+`cryptography` and `cffi` (the extra `fast`) are installed and pass a test vector; without them XLA
+makes the words, and a warning names the extra.
 
-XLA calls `_Producer.call` with the address of a call frame (XLA's foreign function interface, `xla/ffi/api/c_api.h`; the
-declarations below are those of version 0.3, which XLA checks when the target is registered). Nothing is copied: the
-words are written where XLA wants them. Nothing here calls JAX, so no core has to be free for it, and what is compiled
-holds a name and no address, so that compilation caches keep it.
+XLA calls `_Producer.call` with the address of a call frame (XLA's foreign function interface,
+`xla/ffi/api/c_api.h`; the declarations below are those of version 0.3, which XLA checks when the
+target is registered). Nothing is copied: the words are written where XLA wants them. Nothing here
+calls JAX, so no core has to be free for it, and what is compiled holds a name and no address, so
+that compilation caches keep it.
 
-Long streams are made by two threads. None writes once the call has returned, and if one fails, the last block is wrong.
+Long streams are made by two threads. None writes once the call has returned, and if one fails, the
+last block is wrong.
 
-Python may fail at any moment, even before the first line of a function: the main thread handles Ctrl-C there. cffi
-then calls `failed`, which makes the words after all if it was Ctrl-C (and sends that once more, later), and reports
-an error to XLA if not: the step fails. What still could go wrong, `normal` notices: it computes the last block by
-itself, and makes everything NaN if the words do not end with it.
+Python may fail at any moment, even before the first line of a function: the main thread handles
+Ctrl-C there. cffi then calls `failed`, which makes the words after all if it was Ctrl-C (and sends
+that once more, later), and reports an error to XLA if not: the step fails. What still could go
+wrong, `normal` notices: it computes the last block by itself, and makes everything NaN if the words
+do not end with it.
 """
 
 import _thread
@@ -118,7 +122,9 @@ class _Producer:
         _alive.extend([self, closure])
         address = int(self.ffi.cast("uintptr_t", closure))
         atexit.register(self.finish)
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
+        jax.ffi.register_ffi_target(
+            TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1
+        )
         return True
 
     def write(self, state: bytes, out: memoryview) -> None:
@@ -186,7 +192,8 @@ class _Producer:
         view = self.ffi.buffer
         words = bytes(view(state.data, 4 * STATE_WORDS))
         room = memoryview(view(out.data, 4 * out.dims[0]))
-        # Ctrl-C ends what the main thread does at any moment: it must not leave behind a thread that writes.
+        # Ctrl-C ends what the main thread does at any moment: it must not leave behind a thread
+        # that writes.
         alone = len(room) < _FOR_TWO or threading.get_ident() == threading.main_thread().ident
         (self.write if alone else self.write_by_two)(words, room)
         self.last = time.monotonic()

@@ -1,8 +1,9 @@
 """ChaCha20 as a PRNG implementation of JAX: random bits, splits and folds as blocks of one key.
 
-JAX asks an implementation for four functions: `seed`, `split`, `fold_in` and `random_bits`. Each reads blocks whose nonce begins
-with a word of its own, so that different uses of a key have unrelated results; `_keys` has the table of all nonces. Values that
-are known while a program is traced are computed at once, not compiled.
+JAX asks an implementation for four functions: `seed`, `split`, `fold_in` and `random_bits`. Each
+reads blocks whose nonce begins with a word of its own, so that different uses of a key have
+unrelated results; `_keys` has the table of all nonces. Values that are known while a program is
+traced are computed at once, not compiled.
 """
 
 import math
@@ -21,7 +22,9 @@ from discreet.privacy.random._chacha import WORDS_PER_BLOCK, is_known, keystream
 KEY_WORDS = 8
 _FEW_CHILDREN = 16
 BITS, SPLIT, FOLD_IN, PURPOSE = np.array([b"bits", b"splt", b"fold", b"purp"]).view("<u4")
-NORMAL, THREEFRY, SEED, FOREIGN, HIDE = np.array([b"gaus", b"thrf", b"seed", b"frgn", b"hide"]).view("<u4")
+NORMAL, THREEFRY, SEED, FOREIGN, HIDE = np.array(
+    [b"gaus", b"thrf", b"seed", b"frgn", b"hide"]
+).view("<u4")
 GAUSSIAN, LAPLACE = np.array([b"dgau", b"dlap"]).view("<u4")
 
 
@@ -29,7 +32,9 @@ def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
     """The three nonce words of a use: its domain and its two arguments."""
     if is_known(first, second):
         return np.array([domain, *map(np.uint32, jax.device_get((first, second)))], np.uint32)
-    return jnp.stack([jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)])
+    return jnp.stack(
+        [jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)]
+    )
 
 
 def derive(key: Any, nonce_words: Any, counter: Any = 0) -> Array:
@@ -45,7 +50,9 @@ def _split(key: Any, shape: tuple[int, ...]) -> Array:
         return jnp.zeros((*shape, KEY_WORDS), jnp.uint32)
     num_blocks = -(-num_children // 2)
     if num_blocks > 2**32:
-        raise ValueError(f"A key splits into at most 2**33 keys, {num_children} were asked for. Split in two stages.")
+        raise ValueError(
+            f"A key splits into at most 2**33 keys, {num_children} were asked for. Split in two stages."
+        )
     made = known_keystream if is_known(key) else keystream
     children = made(key, nonce(SPLIT), num_blocks).reshape(2 * num_blocks, KEY_WORDS)
     children = children[:num_children].reshape(*shape, KEY_WORDS)
@@ -108,7 +115,11 @@ def fold_in(key: Array, data: Any) -> Array:
 
 
 _implementation = partial(
-    define_prng_impl, key_shape=(KEY_WORDS,), split=split_to_shape, random_bits=bits_of_shape, fold_in=fold_in
+    define_prng_impl,
+    key_shape=(KEY_WORDS,),
+    split=split_to_shape,
+    random_bits=bits_of_shape,
+    fold_in=fold_in,
 )
 CHACHA20 = _implementation(name="chacha20", tag="chacha20", seed=_no_seed)
 CHACHA20_SEEDED = _implementation(name="chacha20_seeded", tag="chacha20_seeded", seed=_seed)

@@ -1,13 +1,15 @@
 """Alias tables of the levels of a discrete Gaussian, exact to more bits than a draw uses.
 
-In an alias table of n columns a draw chooses a column at random, and then the column's own value or another one, its alias, by
-comparing random bits with the column's threshold. So a draw from any law on n values looks at one column. A level has two
-tables: of the magnitudes up to "`last` or more", and of what is `last` or more. They are computed from Python integers of 512
-bits, and the probabilities they give are exact multiples of 2**-191 and 2**-159. The first table is 32 KiB: it stays in a
-core's first cache.
+In an alias table of n columns a draw chooses a column at random, and then the column's own value or
+another one, its alias, by comparing random bits with the column's threshold. So a draw from any law
+on n values looks at one column. A level has two tables: of the magnitudes up to "`last` or more",
+and of what is `last` or more. They are computed from Python integers of 512 bits, and the
+probabilities they give are exact multiples of 2**-191 and 2**-159. The first table is 32 KiB: it
+stays in a core's first cache.
 
-References: Walker, "An efficient method for generating discrete random variables with general distributions", TOMS 1977;
-Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991.
+References: Walker, "An efficient method for generating discrete random variables with general
+distributions", TOMS 1977; Vose, "A linear algorithm for generating random numbers with a given
+distribution", IEEE TSE 1991.
 """
 
 from fractions import Fraction
@@ -25,7 +27,9 @@ INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
 WORD = 24  # bits of the words in which sums and noise are added
 PRECISION = 512  # bits behind the point of the integers that tables are computed from
 MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
-PER_LEVEL = MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
+PER_LEVEL = (
+    MORE + 1 + _MORE_TAIL
+)  # words of an undecided level: its threshold, then a draw from the second table
 AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
 # Values are laid over each other in so many parts, until so few flags say which are undecided.
 PARTS = 16
@@ -35,8 +39,9 @@ FLAGS = 4096
 class Alias(NamedTuple):
     """An alias table of 2**m columns: column i gives i if the random bits are below its threshold, else its alias."""
 
-    # uint32[2**m]; the upper 32 - m bits are the first of the threshold, the others the alias. A column that always gives
-    # itself has the threshold 2**(31 - m), which no draw of 31 - m bits reaches.
+    # uint32[2**m]; the upper 32 - m bits are the first of the threshold, the others the alias. A
+    # column that always gives itself has the threshold 2**(31 - m), which no draw of 31 - m bits
+    # reaches.
     entries: np.ndarray
     rest: np.ndarray  # uint32[more, 2**m], the other bits of the threshold
 
@@ -89,7 +94,10 @@ def _alias(weights: list[int], more: int) -> Alias:
         shares[giver] -= full - shares[needy]
         if shares[giver] < full:
             small.append(large.pop())
-    words = [[threshold >> 32 * k & 0xFFFFFFFF for threshold in thresholds] for k in reversed(range(more))]
+    words = [
+        [threshold >> 32 * k & 0xFFFFFFFF for threshold in thresholds]
+        for k in reversed(range(more))
+    ]
     entries = [t >> 32 * more << m | alias for t, alias in zip(thresholds, aliases, strict=True)]
     return Alias(np.array(entries, np.uint32), np.array(words, np.uint32))
 
@@ -98,7 +106,8 @@ def _alias(weights: list[int], more: int) -> Alias:
 def tables(design: Design) -> tuple[Alias, Alias]:
     """The tables of a level: of magnitudes to "last or more", and of what is `last` or more."""
     last = design.last
-    # exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks.
+    # exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before
+    # times a ratio that shrinks.
     ratio = exp_minus(1 / (2 * design.variance))
     shrink = exp_minus(1 / design.variance)
     weights = [1 << PRECISION]

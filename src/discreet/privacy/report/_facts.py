@@ -18,9 +18,7 @@ PREDICTION = "for prediction"
 NOT_USABLE = "not usable"
 """Verdicts on the use of a result. The first includes the second."""
 EACH_ROW_A_PERSON = "No person has two rows in the table, as the schema says."
-FROM_SYSTEM = (
-    "The random bits came from the operating system and were expanded with ChaCha20; nobody can reproduce them."
-)
+FROM_SYSTEM = "The random bits came from the operating system and were expanded with ChaCha20; nobody can reproduce them."
 FROM_SEED = (
     "reproducible: not private. A seed was given, so anyone who knows or guesses it can remove the noise. The figures above "
     "are those of the same run with random bits from the operating system."
@@ -31,7 +29,8 @@ FROM_SEED = (
 class Unit:
     """Whose data is protected: a record, or a person, all of whose rows are one record.
 
-    Tables that differ by all rows of one person then differ by one record, so a guarantee for one record protects the person.
+    Tables that differ by all rows of one person then differ by one record, so a guarantee for one
+    record protects the person.
 
     Attributes:
         person: Name of the column that identifies persons; None: each row of the table is a record.
@@ -70,7 +69,9 @@ class Unit:
     @property
     def brief(self) -> str:
         """In a few words: "one record", "one person" or "one person with up to 5 rows"."""
-        return f"one {self.noun}" + (f" with up to {self.max_rows} rows" if self.max_rows > 1 else "")
+        return f"one {self.noun}" + (
+            f" with up to {self.max_rows} rows" if self.max_rows > 1 else ""
+        )
 
     def __str__(self) -> str:
         if self.person is None:
@@ -105,9 +106,12 @@ class Figures:
         delta: The δ at which `epsilon` holds; 0 for a pure ε.
         delta_chosen: The origin of δ.
         profile: Other valid (δ, ε) pairs.
-        attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one person's record.
-        posterior_beliefs: Pairs (belief before, largest belief after seeing everything), except with probability `delta`.
-        right_guesses: Largest share of right guesses between two equally likely neighbouring tables.
+        attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one
+            person's record.
+        posterior_beliefs: Pairs (belief before, largest belief after seeing everything), except
+            with probability `delta`.
+        right_guesses: Largest share of right guesses between two equally likely neighbouring
+            tables.
         gaussian_mu: The least μ for which μ-Gaussian privacy holds down to `delta`.
         epsilon_warnings: Objections of a careful reader to ε and δ.
         event: The accounted event, as dp_accounting writes it.
@@ -137,7 +141,9 @@ class Figures:
         power = self.attack_power
         beliefs = self.posterior_beliefs
         where = relation, self.delta, self.epsilon
-        return Risk(*where, power, beliefs, self.right_guesses, self.gaussian_mu, self.epsilon_warnings)
+        return Risk(
+            *where, power, beliefs, self.right_guesses, self.gaussian_mu, self.epsilon_warnings
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +187,9 @@ class Receipt:
 class Statement:
     """The privacy statement of a computation, in numbers and words for publication.
 
-    Every number is public: it follows from the plan and never from the records, but for what the computation released itself.
-    `str(statement)` is a text for people, `statement.to_json()` the same for programs. Built by `make_statement`.
+    Every number is public: it follows from the plan and never from the records, but for what the
+    computation released itself. `str(statement)` is a text for people, `statement.to_json()` the
+    same for programs. Built by `make_statement`.
 
     Attributes:
         method: The method, for example "DPSVI".
@@ -202,8 +209,8 @@ class Statement:
         cautions: Objections of a careful reader to the guarantee, beside those to ε and δ.
         data_warnings: Warnings about the data or the fit, which are no objection to the guarantee.
         notes: Further remarks.
-        use: What the result may be used for, judged from releases and public facts: `COEFFICIENTS`, `PREDICTION`,
-            `NOT_USABLE`, or empty where it is not judged.
+        use: What the result may be used for, judged from releases and public facts: `COEFFICIENTS`,
+            `PREDICTION`, `NOT_USABLE`, or empty where it is not judged.
         use_reason: The one reason, in a sentence without its full stop.
         receipt: The debit in a ledger.
         made_on: The day (UTC), as in "2026-11-27"; empty where it is not said.
@@ -291,7 +298,9 @@ class Statement:
     @property
     def brief(self) -> str:
         """The cost in a few words, for a `repr`."""
-        return f"epsilon={upper(self.epsilon)} at delta={self.delta:.3g}" + ", NOT PRIVATE" * (not self.is_private)
+        return f"epsilon={upper(self.epsilon)} at delta={self.delta:.3g}" + ", NOT PRIVATE" * (
+            not self.is_private
+        )
 
     def with_public(self, *facts: str) -> Statement:
         """The same statement with more facts named as public."""
@@ -320,8 +329,9 @@ class Statement:
     def as_part_of(self, whole: Statement) -> Statement:
         """The same statement with the figures of a larger computation, of which this is the selected part.
 
-        ε, δ, the event and all that follows from them are the whole's, so that no figure understates the spending. Mechanism
-        and plan are this part's, after the description of the whole.
+        ε, δ, the event and all that follows from them are the whole's, so that no figure
+        understates the spending. Mechanism and plan are this part's, after the description of the
+        whole.
         """
         return dataclasses.replace(
             self,
@@ -338,7 +348,8 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; never NaN or infinity.
 
-        A number that does not exist (an infinite ε) is None, with the reason under the key with `_reason` appended.
+        A number that does not exist (an infinite ε) is None, with the reason under the key with
+        `_reason` appended.
         """
         return as_dict(self)
 

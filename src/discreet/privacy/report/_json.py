@@ -25,7 +25,9 @@ _SHARES = ("delta", "right_guesses")
 def as_dict(statement: Statement) -> dict[str, Any]:
     """Plain dictionaries, lists, strings and finite numbers; what is infinite is None beside its reason."""
     content: dict[str, Any] = {"format": FORMAT, "is_private": statement.is_private}
-    content |= {field.name: getattr(statement, field.name) for field in dataclasses.fields(statement)}
+    content |= {
+        field.name: getattr(statement, field.name) for field in dataclasses.fields(statement)
+    }
     content |= vars(content.pop("figures")) | vars(statement.unit)
     content["profile"] = [vars(point) for point in statement.figures.profile]
     content["receipt"] = None if statement.receipt is None else vars(statement.receipt)
@@ -56,13 +58,17 @@ def _finite(value: Any) -> Any:
 def statement_from_dict(content: Any) -> Statement:
     """Read the statement from the result of `Statement.to_dict` or `to_json`; a missing number is infinite.
 
-    A file is as trustworthy as its source: this checks that it is complete, not that it is true. Raises a ValueError if it is
-    not a statement, of another version, incomplete, or contradictory.
+    A file is as trustworthy as its source: this checks that it is complete, not that it is true.
+    Raises a ValueError if it is not a statement, of another version, incomplete, or contradictory.
     """
     from discreet.privacy.report._facts import Figures, Statement, Unit
 
-    if not isinstance(content, Mapping) or not str(content.get("format", "")).startswith("discreet privacy statement"):
-        raise ValueError("it is not a discreet privacy statement: give the statement.json that a fit wrote")
+    if not isinstance(content, Mapping) or not str(content.get("format", "")).startswith(
+        "discreet privacy statement"
+    ):
+        raise ValueError(
+            "it is not a discreet privacy statement: give the statement.json that a fit wrote"
+        )
     if content["format"] != FORMAT:
         raise ValueError(
             f"it is a {content['format']}, and this discreet reads {FORMAT!r}: use the version that wrote it"
@@ -71,7 +77,9 @@ def statement_from_dict(content: Any) -> Statement:
     own = [field.name for field in dataclasses.fields(Statement) if field.name not in parts]
     names = [*own, *(field.name for part in parts.values() for field in dataclasses.fields(part))]
     if lacking := sorted(set(names) - set(content)):
-        raise ValueError(f"the statement lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
+        raise ValueError(
+            f"the statement lacks {', '.join(lacking)}: give the statement.json as the fit wrote it"
+        )
     try:
         whole = {name: _record(part, content) for name, part in parts.items()}
         statement = Statement(**whole, **_fields(Statement, own, content))
@@ -80,7 +88,9 @@ def statement_from_dict(content: Any) -> Statement:
             "the statement has a value of the wrong kind: give the statement.json as the fit wrote it"
         ) from None
     if statement.is_private is not content.get("is_private"):
-        raise ValueError("the statement contradicts itself in is_private: give the statement.json as the fit wrote it")
+        raise ValueError(
+            "the statement contradicts itself in is_private: give the statement.json as the fit wrote it"
+        )
     return statement
 
 
@@ -118,7 +128,11 @@ def _of(kind: Any, value: Any) -> Any:
     if known is None:
         if not isinstance(value, {tuple: list, Mapping: dict}.get(container, container)):
             raise TypeError
-        return tuple(_of(typing.get_args(kind)[0], item) for item in value) if container is tuple else value
+        return (
+            tuple(_of(typing.get_args(kind)[0], item) for item in value)
+            if container is tuple
+            else value
+        )
     if not known(value) or not value >= 0:
         raise TypeError
     return kind(value)

@@ -43,13 +43,17 @@ NOT_COVERED = (
     "Error messages and interruptions that depend on the content of the records.",
     "General facts about the population: they can still be learned, and they may concern people whose data was not used.",
 )
-LAST_BITS = "Last bits of the released numbers: they can tell what floating-point noise was added to."
+LAST_BITS = (
+    "Last bits of the released numbers: they can tell what floating-point noise was added to."
+)
 INTEGERS = (
     "Sums were rounded to a grid and the noise is a discrete Gaussian there, drawn and added in integers; the rounding is in the "
     "noise, and the distance from exact Gaussian noise is in δ."
 )
 CHOSEN = "Scores were rounded to a grid, and the choice made in integers; the rounding is in ε, the distance from its law in δ."
-BATCHES_ARE_THE_CALLERS = "The user's own code drew the batches: ε holds only if it drew them as the plan says."
+BATCHES_ARE_THE_CALLERS = (
+    "The user's own code drew the batches: ε holds only if it drew them as the plan says."
+)
 
 
 def make_statement(
@@ -69,9 +73,10 @@ def make_statement(
 ) -> Statement:
     """Make the privacy statement of a run of a plan.
 
-    Guarantee: `epsilon` is an upper bound at `delta` for everything in `released`, under the plan's relation. It is the
-    cost of the whole horizon max(plan.num_steps, steps_completed): composition of privacy loss distributions is valid
-    for a number of steps fixed beforehand, so stopping early refunds nothing.
+    Guarantee: `epsilon` is an upper bound at `delta` for everything in `released`, under the plan's
+    relation. It is the cost of the whole horizon max(plan.num_steps, steps_completed): composition
+    of privacy loss distributions is valid for a number of steps fixed beforehand, so stopping early
+    refunds nothing.
 
     Args:
         plan: The plan of the run.
@@ -85,21 +90,27 @@ def make_statement(
         released: The released values, in words. Empty: the noisy sums and their post-processing.
         method: The method.
         about: What was computed, from which table and for whom, in a sentence.
-        user_supplied_batches: True if the caller's code drew the batches, whose law then is an assumption.
-        contribution_bound: L2 bound on a record's contribution to a release, if that includes more than a gradient
-            clipped to C (a loss, or a count); that of the first step if C is adaptive. None: the plan's own. The
-            noise multiplier is relative to it.
+        user_supplied_batches: True if the caller's code drew the batches, whose law then is an
+            assumption.
+        contribution_bound: L2 bound on a record's contribution to a release, if that includes more
+            than a gradient clipped to C (a loss, or a count); that of the first step if C is
+            adaptive. None: the plan's own. The noise multiplier is relative to it.
 
     Returns:
-        The statement. An ε that does not exist at some δ (δ smaller than the sampler's slack) is infinite in it.
+        The statement. An ε that does not exist at some δ (δ smaller than the sampler's slack) is
+        infinite in it.
 
     Raises:
         ValueError: A delta outside (0, 1), or a negative number of steps.
     """
     if steps_completed < 0:
-        raise ValueError(f"steps_completed is {steps_completed}: give the number of steps that ran, 0 or more")
+        raise ValueError(
+            f"steps_completed is {steps_completed}: give the number of steps that ran, 0 or more"
+        )
     if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
+        raise ValueError(
+            f"delta is {delta}: give a number between 0 and 1, well below 1 / number of records"
+        )
     horizon = max(plan.num_steps, steps_completed)
     paid = plan if horizon == plan.num_steps else plan.lengthened(horizon)
     chosen = "the plan's target" if delta is None else "asked for"
@@ -122,7 +133,8 @@ def make_statement(
     return Statement(
         method=method,
         about=about,
-        released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
+        released=tuple(released)
+        or ("The noisy sum of each step, and all that was computed from these sums.",),
         figures=_figures(paid.event(), paid.profile(), delta, chosen, ACCOUNTANT, plan.num_records),
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
@@ -152,7 +164,11 @@ def make_statement(
 def _scheduled(plan: PrivacyPlan) -> str:
     least = min(plan.noise_multipliers) / plan.noise_multiplier
     most = max(plan.noise_multipliers) / plan.noise_multiplier
-    return f", times each step's own public factor, between {least:.6g} and {most:.6g}," if least != most else ""
+    return (
+        f", times each step's own public factor, between {least:.6g} and {most:.6g},"
+        if least != most
+        else ""
+    )
 
 
 def _figures(
@@ -192,7 +208,9 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
     rule = plan.clipping
     sampling: Any = plan.sampling  # a dataclass, too
     bound = _contribution(rule) if contribution_bound is None else contribution_bound
-    own = {name: list(x) if isinstance(x, tuple) else x for name, x in dataclasses.asdict(rule).items()}
+    own = {
+        name: list(x) if isinstance(x, tuple) else x for name, x in dataclasses.asdict(rule).items()
+    }
     first = "first_" * rule.adapts
     size = "standard_deviation" if plan.mechanism.size == "stddev" else plan.mechanism.size
     return {
@@ -202,7 +220,11 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         f"{first}clipping_norm": float(rule.start),
         **({"clipping": {"kind": type(rule).__name__, **own}} if rule.adapts else {}),
         "noise_multiplier": float(plan.noise_multiplier),
-        **({} if plan.noise_schedule is None else {"noise_multipliers": list(plan.noise_multipliers)}),
+        **(
+            {}
+            if plan.noise_schedule is None
+            else {"noise_multipliers": list(plan.noise_multipliers)}
+        ),
         f"{first}noise_{size}": float(plan.noise_multiplier * bound),
         "noise": "integers on a grid" if plan.mechanism.on_grid else "floating-point numbers",
         "num_steps": int(plan.num_steps),
@@ -257,10 +279,11 @@ def make_release_statement(
 ) -> Statement:
     """Make the privacy statement of releases other than a fit by a `PrivacyPlan`.
 
-    Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
-    each has that event. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
-    between the run and the event, which integer noise has; if it is 0, last bits are not covered. `sums` is
-    False where no sum or choice of `mechanisms` was released, `exact` True if last bits are covered without slack. The other
+    Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together,
+    under `relation`, if each has that event. `delta` is 0 for an event made of
+    `accounting.pure_event`. `slack` is the total variation between the run and the event, which
+    integer noise has; if it is 0, last bits are not covered. `sums` is False where no sum or choice
+    of `mechanisms` was released, `exact` True if last bits are covered without slack. The other
     arguments are fields of the statement.
     """
     integers = CHOSEN if isinstance(event, BoundedRangeDpEvent) else INTEGERS

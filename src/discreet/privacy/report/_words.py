@@ -27,7 +27,11 @@ def paragraph(text: str) -> str:
 def wrapped(text: str) -> str:
     """Wrap each line separately, with its indentation."""
     return "\n".join(
-        textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2 * line.startswith(" ")))
+        textwrap.fill(
+            line,
+            WIDTH,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2 * line.startswith(" ")),
+        )
         for line in text.splitlines()
     )
 
@@ -35,7 +39,8 @@ def wrapped(text: str) -> str:
 def bullets(items: tuple[str, ...] | list[str]) -> str:
     """One wrapped point a line."""
     return "\n".join(
-        textwrap.fill(sentence(item), WIDTH, initial_indent="  - ", subsequent_indent="    ") for item in items
+        textwrap.fill(sentence(item), WIDTH, initial_indent="  - ", subsequent_indent="    ")
+        for item in items
     )
 
 
@@ -81,7 +86,9 @@ def relation_words(relation: Relation, noun: str) -> str:
             f"almost the same for both. Whether a given person is in the table is not hidden; what {whose} is."
         )
     there = (
-        "present in one, absent in the other" if noun == "record" else "all of their rows are in one, none in the other"
+        "present in one, absent in the other"
+        if noun == "record"
+        else "all of their rows are in one, none in the other"
     )
     return (
         f"The guarantee compares two tables that differ by one {noun}: {there}. The results must look almost the same for both. "
@@ -177,13 +184,21 @@ def statement_text(statement: Statement) -> str:
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
         (
             "Plan",
-            "\n".join(f"  {fact_name(name, statement.noun)}: {value_words(x)}" for name, x in statement.plan.items()),
+            "\n".join(
+                f"  {fact_name(name, statement.noun)}: {value_words(x)}"
+                for name, x in statement.plan.items()
+            ),
         ),
         (
             f"Other pairs of δ and ε that {'hold' if kept else 'would have held'}",
-            "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in figures.profile),
+            "\n".join(
+                f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in figures.profile
+            ),
         ),
-        ("How ε was computed", paragraph(f"{figures.accountant} δ was {figures.delta_chosen}. {versions}.")),
+        (
+            "How ε was computed",
+            paragraph(f"{figures.accountant} δ was {figures.delta_chosen}. {versions}."),
+        ),
         ("What was treated as public", bullets(statement.public)),
         ("Randomness", paragraph(statement.randomness)),
         ("What it does not cover", bullets(statement.not_covered)),
@@ -225,4 +240,8 @@ def note_words(statement: Statement) -> tuple[str, ...]:
 
 def use_words(statement: Statement) -> str:
     """The verdict on the result's use and its reason, in a sentence; empty where there is none."""
-    return f"{sentence(statement.use).rstrip('.')}: {sentence(statement.use_reason)}" if statement.use else ""
+    return (
+        f"{sentence(statement.use).rstrip('.')}: {sentence(statement.use_reason)}"
+        if statement.use
+        else ""
+    )

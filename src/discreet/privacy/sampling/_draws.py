@@ -1,15 +1,18 @@
 """The arithmetic of draws: binomial sizes and uniform subsets. Exact, or within a stated error.
 
-1. *Size of a Poisson batch.* SciPy's double precision stops at 2^-53, and a privacy statement adds up the errors of every
-   step. So the binomial law is computed with Python integers (the rate, a double, is an exact fraction) and converted to
-   96-bit thresholds, which are compared with 96 random bits.
-2. *Uniform subset of a given size*, at a cost that follows the size, with static shapes. Draw row numbers that are independent
-   and uniform, and keep the first of each: relabelling the records leaves the law of that sequence unchanged, so the set of
-   its first `size` distinct members is uniform among all sets of that size, and stays so given that the sequence holds that
-   many. Uniform row numbers come from 32 random bits modulo the number of records; words beyond the last whole multiple are
-   dropped like repetitions. Nothing is approximate. Two implementations give the same result: one processes all draws at
-   once, for GPUs and `vmap`; the other one by one, in one kernel on a CPU: 11 microseconds instead of 14 to 21 for a batch of
-   1,000 of any number of records.
+1. *Size of a Poisson batch.* SciPy's double precision stops at 2^-53, and a privacy statement adds
+   up the errors of every step. So the binomial law is computed with Python integers (the rate, a
+   double, is an exact fraction) and converted to 96-bit thresholds, which are compared with 96
+   random bits.
+2. *Uniform subset of a given size*, at a cost that follows the size, with static shapes. Draw row
+   numbers that are independent and uniform, and keep the first of each: relabelling the records
+   leaves the law of that sequence unchanged, so the set of its first `size` distinct members is
+   uniform among all sets of that size, and stays so given that the sequence holds that many.
+   Uniform row numbers come from 32 random bits modulo the number of records; words beyond the last
+   whole multiple are dropped like repetitions. Nothing is approximate. Two implementations give the
+   same result: one processes all draws at once, for GPUs and `vmap`; the other one by one, in one
+   kernel on a CPU: 11 microseconds instead of 14 to 21 for a batch of 1,000 of any number of
+   records.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class SizeTable:
 
     smallest: int  # The smallest size; the binomial mass below it is at most 2^-81
     largest: int  # The largest size; the binomial mass above it is at most 2^-81
-    thresholds: tuple[int, ...]  # For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96
+    thresholds: tuple[
+        int, ...
+    ]  # For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96
     slack: float  # Upper bound on the total-variation distance
 
     def masses(self) -> np.ndarray:
@@ -82,8 +87,9 @@ def _relative_masses(num_records: int, rate: Fraction) -> tuple[int, list[int]]:
     chance = rate.numerator
     against = rate.denominator - rate.numerator
     mode = min(num_records, math.floor((num_records + 1) * rate))
-    # Ratios of neighbours are below 1 on either side of the mode, so rounding errors do not grow: after s steps the
-    # error is below s units of 2^-256, which is far beyond what the thresholds can show.
+    # Ratios of neighbours are below 1 on either side of the mode, so rounding errors do not grow:
+    # after s steps the error is below s units of 2^-256, which is far beyond what the thresholds
+    # can show.
     above = [1 << _GUARD_BITS]
     k = mode
     while above[-1] and k < num_records:
@@ -119,7 +125,8 @@ def size_table(num_records: int, rate: float) -> SizeTable:
         cumulative += mass
         nearest = ((cumulative << (SIZE_BITS + 1)) + total) // (2 * total)
         thresholds.append(min(nearest, 2**SIZE_BITS - 1))
-    # Tails move to the ends; each threshold is off by at most one unit, where the largest word takes the place of 1.
+    # Tails move to the ends; each threshold is off by at most one unit, where the largest word
+    # takes the place of 1.
     slack = (below + above) / total + math.ldexp(len(thresholds), -SIZE_BITS)
     return SizeTable(first + start, first + stop, tuple(thresholds), slack * (1 + 1e-9))
 
@@ -130,7 +137,9 @@ def words_of(numbers: Sequence[int]) -> np.ndarray:
     return np.array([[(x >> shift) & 0xFFFFFFFF for x in numbers] for shift in shifts], np.uint32)
 
 
-def size_from_words(words: UInt32[Array, "3"], thresholds: UInt32[Array, "3 sizes"], smallest: Any) -> Int32[Array, ""]:
+def size_from_words(
+    words: UInt32[Array, "3"], thresholds: UInt32[Array, "3 sizes"], smallest: Any
+) -> Int32[Array, ""]:
     """Map 96 random bits to a size: `smallest` plus the number of thresholds at or below them."""
     high, middle, low = thresholds
     reached = (high < words[0]) | (
@@ -141,12 +150,18 @@ def size_from_words(words: UInt32[Array, "3"], thresholds: UInt32[Array, "3 size
 
 Subset = tuple[Int32[Array, " capacity"], Int32[Array, ""]]
 
-_DIRECT_TABLE = 64  # a table of one slot for each record, if that is at most this many slots for each draw
+_DIRECT_TABLE = (
+    64  # a table of one slot for each record, if that is at most this many slots for each draw
+)
 _SLOTS_PER_DRAW = 4
-_ODD_START, _ODD_STEP = np.uint32(0x9E3779B1), np.uint32(0x3C6EF372)  # every pass multiplies by an odd number
+_ODD_START, _ODD_STEP = (
+    np.uint32(0x9E3779B1),
+    np.uint32(0x3C6EF372),
+)  # every pass multiplies by an odd number
 _WORD = 2**32
 _FREE, _INVALID = np.uint32(_WORD - 1), np.uint32(_WORD - 2)  # no row numbers: those are below 2^31
-# XLA splits larger kernels over cores, which fails for calls under `one_kernel`: 58,000 draws compile, 59,000 do not.
+# XLA splits larger kernels over cores, which fails for calls under `one_kernel`: 58,000 draws
+# compile, 59,000 do not.
 _MOST_ONE_BY_ONE = 2**15
 
 
@@ -158,8 +173,9 @@ def valid_words(num_records: int) -> int:
 def shortage_bound(sizes: np.ndarray, masses: np.ndarray, num_records: int):
     """Return a function from K to an upper bound on the probability that K words hold fewer distinct records than the size.
 
-    The number of words until k distinct records is a sum of k geometric variables, the j-th with success probability
-    `valid_words / 2^32 * (1 - j / num_records)`. The bound is Chernoff's for each size, averaged over `masses`.
+    The number of words until k distinct records is a sum of k geometric variables, the j-th with
+    success probability `valid_words / 2^32 * (1 - j / num_records)`. The bound is Chernoff's for
+    each size, averaged over `masses`.
     """
     largest = int(sizes[-1])
     chance = valid_words(num_records) / _WORD * (1 - np.arange(largest) / num_records)
@@ -183,7 +199,9 @@ def shortage_bound(sizes: np.ndarray, masses: np.ndarray, num_records: int):
     return bound
 
 
-def draws_needed(sizes: np.ndarray, masses: np.ndarray, num_records: int, failure: float) -> tuple[int, float]:
+def draws_needed(
+    sizes: np.ndarray, masses: np.ndarray, num_records: int, failure: float
+) -> tuple[int, float]:
     """The number of words after which too few distinct records have a probability of at most `failure`."""
     bound = shortage_bound(sizes, masses, num_records)
     low = int(sizes[-1])
@@ -207,30 +225,46 @@ def _first_occurrences(
     position = jnp.arange(draws, dtype=jnp.int32)
     if num_records <= max(_DIRECT_TABLE * draws, 1024):
         slot = jnp.where(valid, rows, num_records)
-        table = jnp.full(num_records + 1, draws, jnp.int32).at[slot].min(position, mode="promise_in_bounds")
+        table = (
+            jnp.full(num_records + 1, draws, jnp.int32)
+            .at[slot]
+            .min(position, mode="promise_in_bounds")
+        )
         return valid & (table[slot] == position)
 
     bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
     slots = 1 << bits
 
-    # Every pass settles the earliest record of each slot together with its repetitions, and leaves to the next pass the
-    # other records that share the slot: each pass settles some, so the loop ends, after three or four as a rule, since
-    # passes place records differently. Later passes write smaller numbers, so the table needs no clearing.
+    # Every pass settles the earliest record of each slot together with its repetitions, and leaves
+    # to the next pass the other records that share the slot: each pass settles some, so the loop
+    # ends, after three or four as a rule, since passes place records differently. Later passes
+    # write smaller numbers, so the table needs no clearing.
     def settle(carry):
         table, pending, first, number = carry
-        home = (rows.astype(jnp.uint32) * (number * _ODD_STEP + _ODD_START) >> (32 - bits)).astype(jnp.int32)
+        home = (rows.astype(jnp.uint32) * (number * _ODD_STEP + _ODD_START) >> (32 - bits)).astype(
+            jnp.int32
+        )
         offset = number.astype(jnp.int32) * draws
-        table = table.at[jnp.where(pending, home, slots)].min(position - offset, mode="promise_in_bounds")
+        table = table.at[jnp.where(pending, home, slots)].min(
+            position - offset, mode="promise_in_bounds"
+        )
         winner = jnp.where(pending, table[home] + offset, position)
         repeats = rows[winner] == rows
-        return table, pending & ~repeats, first | (pending & (winner == position)), number + np.uint32(1)
+        return (
+            table,
+            pending & ~repeats,
+            first | (pending & (winner == position)),
+            number + np.uint32(1),
+        )
 
     table = jnp.full(slots + 1, draws, jnp.int32)
     start = (table, valid, jnp.zeros_like(valid), jnp.uint32(0))
     return lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)[2]
 
 
-def _at_once(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
+def _at_once(
+    words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int
+) -> Subset:
     rows = (words % np.uint32(num_records)).astype(jnp.int32)
     first = _first_occurrences(rows, words <= np.uint32(valid_words(num_records) - 1), num_records)
     rank = jnp.cumsum(first, dtype=jnp.int32)
@@ -239,7 +273,9 @@ def _at_once(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_recor
     return jnp.zeros(capacity, jnp.int32).at[target].set(rows, mode="drop"), found
 
 
-def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
+def _one_by_one(
+    words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int
+) -> Subset:
     """The subset by a hash set with linear probing of the records found so far."""
     draws = words.shape[0]
     bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
@@ -258,7 +294,9 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
             return ((held != _FREE) & (held != row))[0]
 
         # The table is never full, so a free slot or the record itself is met.
-        slot = lax.while_loop(is_taken, lambda slot: (slot + np.uint32(1)) & np.uint32(2**bits - 1), home)
+        slot = lax.while_loop(
+            is_taken, lambda slot: (slot + np.uint32(1)) & np.uint32(2**bits - 1), home
+        )
         held = lax.dynamic_slice_in_dim(table, slot, 1)
         new = (held == _FREE) & (row != _INVALID)
         table = lax.dynamic_update_slice(table, jnp.where(new, row, held), (slot,))

@@ -1,12 +1,14 @@
 """Samplers: objects that define the law of a batch and all its consequences.
 
-Accountant, verifier, statement, saving, checks of arguments and audits call the object's methods and never test its class. A
-new sampler is one class and one entry in `SAMPLERS` at the end. The entry means that the class is trusted: the verifier relies
-on a sampler's declared law (`step_event`, `slack_per_step`, `independent`), so it refuses classes that are not listed.
+Accountant, verifier, statement, saving, checks of arguments and audits call the object's methods
+and never test its class. A new sampler is one class and one entry in `SAMPLERS` at the end. The
+entry means that the class is trusted: the verifier relies on a sampler's declared law
+(`step_event`, `slack_per_step`, `independent`), so it refuses classes that are not listed.
 
-A compiled program contains a sampler as its `Drawing`, with the shapes of a draw, and its tables (`prepare`), with the numbers.
-So the numbers can be inputs of the program: two plans with one drawing share the compiled loop. A drawing and the values of its
-tables determine the sampler (`Drawing.law`), so the verifier can find the law of a traced program.
+A compiled program contains a sampler as its `Drawing`, with the shapes of a draw, and its tables
+(`prepare`), with the numbers. So the numbers can be inputs of the program: two plans with one
+drawing share the compiled loop. A drawing and the values of its tables determine the sampler
+(`Drawing.law`), so the verifier can find the law of a traced program.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Batch(NamedTuple):
     """The records of one step, as row numbers.
 
     Attributes:
-        indices: Row numbers in `[0, num_records)`. Rows where `mask` is False are padding and hold 0.
+        indices: Row numbers in `[0, num_records)`. Rows where `mask` is False are padding and hold
+            0.
         mask: True for the rows that are in the batch. The True rows come first.
     """
 
@@ -58,15 +61,16 @@ class Batch(NamedTuple):
 class Sampling(abc.ABC):
     """The interface of samplers: name the event, size the arrays, draw batches, and describe the law in words.
 
-    Implementations are frozen dataclasses of public numbers, and final: write a new class instead of a subclass. `draw` is pure
-    JAX with static shapes; everything else runs on the host.
+    Implementations are frozen dataclasses of public numbers, and final: write a new class instead
+    of a subclass. `draw` is pure JAX with static shapes; everything else runs on the host.
 
     Attributes:
         option: The sampler's name on the command line.
         relations: The relations under which its event is a sound account.
-        independent: True if each record enters a batch independently of all others, so that drawing one record does not change
-            the probabilities of others.
-        constant_size: True if every batch has the same public number of records, so that a drawn record takes another's place.
+        independent: True if each record enters a batch independently of all others, so that drawing
+            one record does not change the probabilities of others.
+        constant_size: True if every batch has the same public number of records, so that a drawn
+            record takes another's place.
     """
 
     option: ClassVar[str]
@@ -172,13 +176,19 @@ class Sampling(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> Sampling:
+    def from_options(
+        cls, *, rate: float | None, batch_size: int | None, num_records: int
+    ) -> Sampling:
         """The sampler that `--rate` and `--batch-size` describe; ValueError if they describe none."""
 
     @classmethod
     def usual_relation(cls) -> Relation:
         """The default relation."""
-        return Relation.ADD_OR_REMOVE_ONE if Relation.ADD_OR_REMOVE_ONE in cls.relations else Relation.REPLACE_ONE
+        return (
+            Relation.ADD_OR_REMOVE_ONE
+            if Relation.ADD_OR_REMOVE_ONE in cls.relations
+            else Relation.REPLACE_ONE
+        )
 
     def _count(self, num_records: int) -> int:
         """The number of records, checked."""
@@ -217,7 +227,8 @@ class Drawing(abc.ABC):
     def law(self, tables: Any) -> Sampling | None:
         """The sampler with these tables; None if they do not determine it, or belong to another.
 
-        Each leaf is a NumPy array, an expression of a proof's symbols, or None if it is unknown before the program runs.
+        Each leaf is a NumPy array, an expression of a proof's symbols, or None if it is unknown
+        before the program runs.
         """
 
 
@@ -239,7 +250,8 @@ def _agree(tables: Any, own: Any) -> bool:
     known, structure = jax.tree.flatten(tables, is_leaf=lambda x: x is None)
     leaves, wanted = jax.tree.flatten(own)
     return structure == wanted and all(
-        isinstance(x, np.ndarray) and np.array_equal(x, y) for x, y in zip(known, leaves, strict=True)
+        isinstance(x, np.ndarray) and np.array_equal(x, y)
+        for x, y in zip(known, leaves, strict=True)
     )
 
 
@@ -277,14 +289,17 @@ def _draw_sizes(num_records: int, rate: float) -> _DrawSizes:
 class PoissonSampling(Sampling):
     """Batches that include each record independently with probability `rate`.
 
-    Guarantee: on every step the law of the batch is that of independent coin flips, up to a total-variation distance of at most
-    `slack_per_step` (below 2^-78), which a plan adds to its delta. No batch is truncated and no record is preferred. The cost
-    of a draw depends on the size of the batch, not of the table: the size comes from a public table of the binomial
-    distribution function and 96 random bits, then a uniform subset of that size is drawn. If a batch may include more than
-    40 % of the records, one coin per record is drawn instead, from as many of 96 bits as needed.
+    Guarantee: on every step the law of the batch is that of independent coin flips, up to a
+    total-variation distance of at most `slack_per_step` (below 2^-78), which a plan adds to its
+    delta. No batch is truncated and no record is preferred. The cost of a draw depends on the size
+    of the batch, not of the table: the size comes from a public table of the binomial distribution
+    function and 96 random bits, then a uniform subset of that size is drawn. If a batch may include
+    more than 40 % of the records, one coin per record is drawn instead, from as many of 96 bits as
+    needed.
 
     Args:
-        rate: The probability q in (0, 1] that a record enters a batch. At 1.0 every batch is the whole table.
+        rate: The probability q in (0, 1] that a record enters a batch. At 1.0 every batch is the
+            whole table.
 
     Raises:
         TypeError: `rate` is not a real number, or is a bool.
@@ -328,8 +343,9 @@ class PoissonSampling(Sampling):
     def slack_per_step(self, num_records: int) -> float:
         """Bound on the total-variation distance of a drawn batch from independent coin flips; 0.0 at rate 1.
 
-        It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
-        with one record more or less: a plan needs it for both neighbours.
+        It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a
+        hundredth), so that it also holds with one record more or less: a plan needs it for both
+        neighbours.
         """
         slack = _draw_sizes(num_records, self.rate).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
@@ -361,9 +377,12 @@ class PoissonSampling(Sampling):
     def shuffled(self, num_records: int) -> bool:
         """True if random words select the records, in the order of the words, instead of one coin per record.
 
-        It must be true of half as many records, so that it is true of tables with one record more or less.
+        It must be true of half as many records, so that it is true of tables with one record more
+        or less.
         """
-        return all(_draw_sizes(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
+        return all(
+            _draw_sizes(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2))
+        )
 
     def thinned(self, rates: Sequence[float]) -> ThinnedPoisson:
         """The sampler whose step t draws at the rate `rates[t]`, above 0 and at most `rate`."""
@@ -376,7 +395,10 @@ class PoissonSampling(Sampling):
         if layout.table is None:
             return tables
         if layout.draws is None:
-            return {**tables, "coin": words_of([math.floor(Fraction(self.rate) * 2**SIZE_BITS)])[:, 0]}
+            return {
+                **tables,
+                "coin": words_of([math.floor(Fraction(self.rate) * 2**SIZE_BITS)])[:, 0],
+            }
         smallest = np.array(layout.table.smallest, np.int32)
         return {**tables, "thresholds": words_of(layout.table.thresholds), "smallest": smallest}
 
@@ -396,9 +418,13 @@ class PoissonSampling(Sampling):
         return f"each {noun} enters with probability {self.rate:g}, independently of all others"
 
     @classmethod
-    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> PoissonSampling:
+    def from_options(
+        cls, *, rate: float | None, batch_size: int | None, num_records: int
+    ) -> PoissonSampling:
         if (rate is None) == (batch_size is None):
-            raise ValueError("Poisson batches need one of --rate (a probability) and --batch-size (the expected size)")
+            raise ValueError(
+                "Poisson batches need one of --rate (a probability) and --batch-size (the expected size)"
+            )
         if rate is None:
             assert batch_size is not None
             if not 0 < batch_size <= num_records:
@@ -413,7 +439,9 @@ class PoissonSampling(Sampling):
 class _PoissonDrawing(Drawing):
     """A Poisson draw whose rate is in the tables."""
 
-    draws: int | None  # The number of random words that select records; None for one coin per record
+    draws: (
+        int | None
+    )  # The number of random words that select records; None for one coin per record
     whole: bool  # The rate is 1, so nothing is drawn
 
     def draw(self, key: Array, tables: Any) -> Batch:
@@ -422,13 +450,18 @@ class _PoissonDrawing(Drawing):
             mask = jnp.arange(self.capacity) < self.num_records
             return Batch(jnp.where(mask, jnp.arange(self.capacity, dtype=jnp.int32), 0), mask)
         if self.draws is None:
-            # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
-            included = _coins(key, jax.random.bits(key, (self.num_records,), jnp.uint32), tables["coin"])
+            # More than `capacity` heads have a probability of at most 2^-81, which the slack
+            # contains.
+            included = _coins(
+                key, jax.random.bits(key, (self.num_records,), jnp.uint32), tables["coin"]
+            )
             indices = jnp.nonzero(included, size=self.capacity, fill_value=0)[0].astype(jnp.int32)
             return Batch(indices, jnp.arange(self.capacity) < jnp.sum(included, dtype=jnp.int32))
         words = jax.random.bits(key, (SIZE_WORDS + self.draws,), jnp.uint32)
         size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], tables["smallest"])
-        indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=self.num_records, capacity=self.capacity)
+        indices, found = uniform_subset(
+            words[SIZE_WORDS:], size, num_records=self.num_records, capacity=self.capacity
+        )
         return Batch(indices, jnp.arange(self.capacity) < found)
 
     def law(self, tables: Any) -> PoissonSampling | None:
@@ -446,7 +479,9 @@ class _PoissonDrawing(Drawing):
         return sampling if fits and _agree(tables, sampling.prepare(self.num_records)) else None
 
 
-def _coins(key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
+def _coins(
+    key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]
+) -> Bool[Array, " record"]:
     """Compare each record's 96 bits with the rate; the last 64 are drawn only if some first word is a tie."""
     high, middle, low = (jnp.asarray(coin)[i] for i in range(3))
     tie = words == high
@@ -462,9 +497,10 @@ def _coins(key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]
 class ThinnedPoisson(PoissonSampling):
     """Poisson batches at a rate that changes with the step; a plan makes it of its `rate_schedule`.
 
-    Each step draws a batch at `rate`, the largest, and keeps each record of it with probability `rates[t] / rate`, by an
-    independent coin of 96 bits. So each record enters independently with probability `rates[t]`, and those that do are in
-    uniformly random order where those of `rate` are. The event is that of one step: of `at(step)`, or of the largest rate.
+    Each step draws a batch at `rate`, the largest, and keeps each record of it with probability
+    `rates[t] / rate`, by an independent coin of 96 bits. So each record enters independently with
+    probability `rates[t]`, and those that do are in uniformly random order where those of `rate`
+    are. The event is that of one step: of `at(step)`, or of the largest rate.
     """
 
     rates: tuple[float, ...]  # of each step
@@ -483,7 +519,9 @@ class ThinnedPoisson(PoissonSampling):
 
     def at(self, step: int) -> ThinnedPoisson:
         """The sampler of one step; of the last one beyond the end, as it is drawn."""
-        return dataclasses.replace(self, rates=(self.rates[min(max(step, 0), len(self.rates) - 1)],))
+        return dataclasses.replace(
+            self, rates=(self.rates[min(max(step, 0), len(self.rates) - 1)],)
+        )
 
     def rate_for(self, num_records: int) -> float:
         self._count(num_records)
@@ -500,7 +538,8 @@ class ThinnedPoisson(PoissonSampling):
 
     def coins(self) -> UInt32[np.ndarray, "step word"]:
         """The threshold words of each step's coin."""
-        # Of the exact quotient of the rates: a rounded one is off by 2^-53, for which there is no slack.
+        # Of the exact quotient of the rates: a rounded one is off by 2^-53, for which there is no
+        # slack.
         exact = [math.floor(Fraction(x) / Fraction(self.rate) * 2**SIZE_BITS) for x in self.rates]
         return words_of([min(x, 2**SIZE_BITS - 1) for x in exact]).T
 
@@ -546,7 +585,12 @@ class _ThinnedDrawing(Drawing):
             return None
         whole = self.whole.law(tables["whole"])
         words = tables["rates"]
-        if whole is None or not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.shape[1:] != (2,):
+        if (
+            whole is None
+            or not isinstance(words, np.ndarray)
+            or words.dtype != np.uint32
+            or words.shape[1:] != (2,)
+        ):
             return None
         rates = np.ascontiguousarray(words).view(np.float64)[:, 0].tolist()
         fits = (self.whole.num_records, self.whole.capacity) == (self.num_records, self.capacity)
@@ -597,14 +641,15 @@ def _draws(size: int, num_records: int) -> int:
 class FixedSizeSampling(Sampling):
     """Batches of exactly `batch_size` distinct records, every such set equally likely.
 
-    Guarantee: exactly uniform given uniform random words, each step independent of the others. The cost of a draw depends on
-    the size of the batch, not of the table: row numbers are drawn independently and repetitions dropped (for batches of more
-    than half of the records, the complement is drawn). With probability below 2^-40 a draw finds too few distinct records and
-    is repeated, which leaves the law uniform.
+    Guarantee: exactly uniform given uniform random words, each step independent of the others. The
+    cost of a draw depends on the size of the batch, not of the table: row numbers are drawn
+    independently and repetitions dropped (for batches of more than half of the records, the
+    complement is drawn). With probability below 2^-40 a draw finds too few distinct records and is
+    repeated, which leaves the law uniform.
 
-    Sound under `REPLACE_ONE` only. Under `ADD_OR_REMOVE_ONE` neighbours have different numbers of records, so
-    the inclusion probability batch_size / num_records of *every* record differs between them, and subsampling
-    formulas do not apply.
+    Sound under `REPLACE_ONE` only. Under `ADD_OR_REMOVE_ONE` neighbours have different numbers of
+    records, so the inclusion probability batch_size / num_records of *every* record differs between
+    them, and subsampling formulas do not apply.
 
     Args:
         batch_size: The number of records in a batch, at most the number of records.
@@ -614,7 +659,8 @@ class FixedSizeSampling(Sampling):
         ValueError: `batch_size` is below 1 or above 2^31 - 1.
 
     Reference:
-        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), section 4.3, walks a Feistel permutation instead, which
+        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), section 4.3, walks a Feistel
+        permutation instead, which
         is uniform only as far as its round function is random: see `discreet.compat.d3p.feistel`.
 
     >>> FixedSizeSampling(batch_size=32).rate_for(500)
@@ -679,17 +725,25 @@ class FixedSizeSampling(Sampling):
             return Batch(jnp.arange(count, dtype=jnp.int32), mask)
         if self.shuffled(num_records):
             return Batch(_distinct(key, self.batch_size, count), mask)
-        kept = jnp.ones(count, bool).at[_distinct(key, left_out, count)].set(False, mode="promise_in_bounds")
+        kept = (
+            jnp.ones(count, bool)
+            .at[_distinct(key, left_out, count)]
+            .set(False, mode="promise_in_bounds")
+        )
         return Batch(jnp.nonzero(kept, size=self.batch_size)[0].astype(jnp.int32), mask)
 
     def in_words(self, num_records: int, noun: str = "record") -> str:
         return f"{self.batch_size} of {num_records} {noun}s, drawn without replacement, all choices equally likely"
 
     @classmethod
-    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FixedSizeSampling:
+    def from_options(
+        cls, *, rate: float | None, batch_size: int | None, num_records: int
+    ) -> FixedSizeSampling:
         del num_records
         if batch_size is None or rate is not None:
-            raise ValueError("fixed-size batches are described by their size: give --batch-size and no --rate")
+            raise ValueError(
+                "fixed-size batches are described by their size: give --batch-size and no --rate"
+            )
         return cls(batch_size=batch_size)
 
 
@@ -705,8 +759,8 @@ def _distinct(key: Array, size: int, num_records: int) -> Int32[Array, " size"]:
         key = jax.random.fold_in(carry[0], 1)
         return key, *attempt(key)
 
-    # Having enough distinct records is independent of their identity, so drawing again keeps the set uniform; a short batch
-    # would change the law that the event names.
+    # Having enough distinct records is independent of their identity, so drawing again keeps the
+    # set uniform; a short batch would change the law that the event names.
     return lax.while_loop(lambda carry: carry[2] < size, again, (key, *attempt(key)))[1]
 
 
@@ -748,7 +802,9 @@ class FullBatch(Sampling):
         neighbours(relation).check_size(rows, num_records)
 
     @classmethod
-    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FullBatch:
+    def from_options(
+        cls, *, rate: float | None, batch_size: int | None, num_records: int
+    ) -> FullBatch:
         del num_records
         if rate is not None or batch_size is not None:
             raise ValueError(

@@ -1,8 +1,9 @@
 """Proofs: bound what a JAX program reveals about one record by abstract interpretation of its jaxpr, before it runs.
 
-docs/prover.md explains the lattice, the claims of each abstract value, join and widening, and why each rule is sound. For the
-idea, read `_bounds`, `_domain`, `_rows`, `_interpreter` and `_control`; the rules are a list to look things up in. In reading
-order; each file imports only from those before it:
+docs/prover.md explains the lattice, the claims of each abstract value, join and widening, and why
+each rule is sound. For the idea, read `_bounds`, `_domain`, `_rows`, `_interpreter` and `_control`;
+the rules are a list to look things up in. In reading order; each file imports only from those
+before it:
 
     _errors                   refusals, with the first cause and its line
     _bounds                   sizes, batches, groups and terms, of which bounds are made

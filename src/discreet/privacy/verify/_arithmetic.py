@@ -56,7 +56,15 @@ _NUMPY: dict[Any, Any] = {
     **dict.fromkeys(IDENTITY, np.asarray),
 }
 _LOGICAL = (p.and_p, p.or_p, p.not_p)
-ELEMENTWISE_SHAPES = (*_NUMPY, p.select_n_p, p.convert_element_type_p, p.integer_pow_p, p.pow_p, p.tanh_p, p.clamp_p)
+ELEMENTWISE_SHAPES = (
+    *_NUMPY,
+    p.select_n_p,
+    p.convert_element_type_p,
+    p.integer_pow_p,
+    p.pow_p,
+    p.tanh_p,
+    p.clamp_p,
+)
 MOVES = (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p)
 
 
@@ -64,10 +72,13 @@ MOST_ERROR = 84.0
 """In roundings of 2^-23: a relative error of 1e-5. Less accurate values count as unknown."""
 
 
-def error_of(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Sequence[float], dtype: Any) -> float:
+def error_of(
+    equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Sequence[float], dtype: Any
+) -> float:
     """The relative error of a result's known value, in roundings of 2^-23, from the errors of its operands.
 
-    Powers and exponentials magnify them, and so do products of a number with itself; `_lost` sees to cancellation.
+    Powers and exponentials magnify them, and so do products of a number with itself; `_lost` sees
+    to cancellation.
     """
     primitive = equation.primitive
     most = max(errors, default=0.0)
@@ -100,7 +111,9 @@ _COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
 _CLOSE = 1e-4
 
 
-def computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: bool) -> np.ndarray | None:
+def computed(
+    equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: bool
+) -> np.ndarray | None:
     """The result of known operands; None where XLA may compute another: it rounds and divides integers differently.
 
     `exact`: the operands are known without rounding.
@@ -115,7 +128,11 @@ def computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: b
         larger = np.maximum(np.abs(first), np.abs(second))
         apart = np.abs(first - second) > _CLOSE * larger
         decided = decided and bool(np.all(np.isfinite(larger) & (apart | (larger == 0))))
-    elif primitive is p.convert_element_type_p and known[0].dtype.kind == "f" and np.dtype(kind.dtype).kind in "biu":
+    elif (
+        primitive is p.convert_element_type_p
+        and known[0].dtype.kind == "f"
+        and np.dtype(kind.dtype).kind in "biu"
+    ):
         # A computed float may lie on the other side of an integer; one too large saturates.
         decided = decided and bool(np.all(first == 0))
     if not decided:
@@ -126,7 +143,17 @@ def computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: b
     return None if found is None or lost or _too_small(found) else found
 
 
-_EXACT = (*MOVES, *_LOGICAL, p.select_n_p, p.neg_p, p.abs_p, p.max_p, p.min_p, *IDENTITY, p.convert_element_type_p)
+_EXACT = (
+    *MOVES,
+    *_LOGICAL,
+    p.select_n_p,
+    p.neg_p,
+    p.abs_p,
+    p.max_p,
+    p.min_p,
+    *IDENTITY,
+    p.convert_element_type_p,
+)
 
 
 def is_exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
@@ -134,7 +161,11 @@ def is_exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
     if np.dtype(kind.dtype).kind in "biu" or equation.primitive is p.iota_p:
         return True
     sizes = [np.dtype(aval(x).dtype).itemsize for x in equation.invars]
-    return equation.primitive in _EXACT and all(x.exact for x in values) and np.dtype(kind.dtype).itemsize >= max(sizes)
+    return (
+        equation.primitive in _EXACT
+        and all(x.exact for x in values)
+        and np.dtype(kind.dtype).itemsize >= max(sizes)
+    )
 
 
 def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, exact: bool) -> bool:
@@ -143,7 +174,9 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
     if found.dtype.kind != "f" or primitive in MOVES:
         return False
     sizes = [np.abs(x.astype(np.float64)) for x in consts]
-    if found.dtype.itemsize < 4 or (not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)):
+    if found.dtype.itemsize < 4 or (
+        not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)
+    ):
         return True
     # Cancellation: the difference of two rounded numbers may be rounding error alone.
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p):
@@ -159,7 +192,15 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
     return primitive in (*_PRODUCTS, p.exp_p, p.pow_p) and bool(np.any(vanishes))
 
 
-_PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
+_PRODUCTS = (
+    p.mul_p,
+    p.div_p,
+    p.square_p,
+    p.sqrt_p,
+    p.rsqrt_p,
+    p.integer_pow_p,
+    p.convert_element_type_p,
+)
 _LOGARITHM = 0.5
 _MOST_FACTORS = 64
 """Logarithms closer to zero are meaningless for rounded numbers; the roundings of more factors add up."""
@@ -173,7 +214,9 @@ def _too_small(value: np.ndarray) -> bool:
     return bool(np.any((sizes > 0) & (sizes < np.finfo(value.dtype).tiny)))
 
 
-def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any) -> np.ndarray | None:
+def _calculate(
+    primitive: Any, params: Any, consts: list[np.ndarray], kind: Any
+) -> np.ndarray | None:
     if primitive in _LOGICAL and any(x is not None and x.dtype != np.bool_ for x in consts):
         return None
     if primitive in _NUMPY:
@@ -192,4 +235,8 @@ def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any)
         for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
             shape[axis] = n
         return np.broadcast_to(first.reshape(shape), kind.shape)
-    return np.asarray(consts[0]).reshape(kind.shape) if primitive in (p.reshape_p, p.squeeze_p) else None
+    return (
+        np.asarray(consts[0]).reshape(kind.shape)
+        if primitive in (p.reshape_p, p.squeeze_p)
+        else None
+    )

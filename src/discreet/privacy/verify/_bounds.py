@@ -53,7 +53,9 @@ class Scale:
         powers = dict(self.powers)
         for symbol, power in other.powers:
             powers[symbol] = powers.get(symbol, 0.0) + power
-        return Scale(self.factor * other.factor, tuple(sorted((s, p) for s, p in powers.items() if p != 0)))
+        return Scale(
+            self.factor * other.factor, tuple(sorted((s, p) for s, p in powers.items() if p != 0))
+        )
 
     def to(self, power: float) -> Scale:
         """A power of the number."""
@@ -63,7 +65,9 @@ class Scale:
 
     def at(self, values: dict[int, float]) -> Scale:
         """The number after substituting the known values of some symbols."""
-        factor = self.factor * math.prod(values[s] ** power for s, power in self.powers if s in values)
+        factor = self.factor * math.prod(
+            values[s] ** power for s, power in self.powers if s in values
+        )
         return Scale(factor, tuple(x for x in self.powers if x[0] not in values))
 
     def over(self, other: Scale) -> float | None:
@@ -81,9 +85,9 @@ def unnamed() -> Scale:
 def is_far(bound: Scale) -> bool:
     """True if a factor may leave float32's range.
 
-    Noise f C of a traced size below 1e-20 or above 1e20 is NaN. With f from 1e-9 to 1e7 the number C that is unknown while
-    tracing is therefore between 1e-27 and 1e29, and its other multiples by such factors are normal float32 numbers: between
-    1e-36 and 1e36.
+    Noise f C of a traced size below 1e-20 or above 1e20 is NaN. With f from 1e-9 to 1e7 the number
+    C that is unknown while tracing is therefore between 1e-27 and 1e29, and its other multiples by
+    such factors are normal float32 numbers: between 1e-36 and 1e36.
     """
     least, most = (1e-9, 1e7) if bound.powers else (SMALLEST, LARGEST)
     return bound.factor != 0 and not least <= bound.factor <= most
@@ -130,8 +134,8 @@ class Part(Batch):
     """The records of one loop iteration, disjoint from those of every other iteration."""
 
     loop: Any = dataclasses.field(kw_only=True)
-    # The number of consecutive blocks of records that the loop traverses at once. An iteration sees one piece of each
-    # block; 0 if it does not take all pieces in order.
+    # The number of consecutive blocks of records that the loop traverses at once. An iteration sees
+    # one piece of each block; 0 if it does not take all pieces in order.
     before: int = dataclasses.field(kw_only=True, default=1)
 
 
@@ -157,8 +161,8 @@ Cut = Part | Rows
 class Group:
     """Values with a joint bound: the outputs of one clipping. Groups are compared by identity.
 
-    Leaves of one group are parts of one vector of norm at most 1. Released together with equal noise they cost as much as
-    that vector, once and not per leaf.
+    Leaves of one group are parts of one vector of norm at most 1. Released together with equal
+    noise they cost as much as that vector, once and not per leaf.
     """
 
     carried: bool = False  # It is the unknown sum that an iteration starts with
@@ -175,8 +179,8 @@ def group_of(*what: Any) -> Group:
 class Term:
     """One summand of a bound: `bound` times the share that `leaves` have of the group.
 
-    The vectors of a group's leaves have a joint L2 norm of at most 1, in units of `bound`. A value with several terms
-    is within their sum.
+    The vectors of a group's leaves have a joint L2 norm of at most 1, in units of `bound`. A value
+    with several terms is within their sum.
     """
 
     group: Group
@@ -202,12 +206,18 @@ def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
 
 def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
     """The bound of a sum: the triangle inequality, after merging equal terms."""
-    # Leaves of one group are not merged: a + b of two of them may be sqrt(2) times as long as either bound.
+    # Leaves of one group are not merged: a + b of two of them may be sqrt(2) times as long as
+    # either bound.
     merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
     for t in (*first, *second):
         name = (id(t.group), t.leaves, t.bound.powers, id(t.source))
         if name in merged:
-            t = Term(t.group, t.leaves, Scale(merged[name].bound.factor + t.bound.factor, t.bound.powers), t.source)
+            t = Term(
+                t.group,
+                t.leaves,
+                Scale(merged[name].bound.factor + t.bound.factor, t.bound.powers),
+                t.source,
+            )
         merged[name] = t
     return tuple(merged.values())
 
@@ -247,7 +257,8 @@ def are_apart(terms: Sequence[Term]) -> bool:
 def total_of(terms: tuple[Term, ...]) -> Scale | None:
     """A bound as one number; None unless its terms are multiples of one another.
 
-    Disjoint leaves of one group are parts of one vector, so a sum of multiples of them obeys Cauchy and Schwarz.
+    Disjoint leaves of one group are parts of one vector, so a sum of multiples of them obeys Cauchy
+    and Schwarz.
     """
     if not terms:
         return Scale(0.0)
@@ -257,4 +268,6 @@ def total_of(terms: tuple[Term, ...]) -> Scale | None:
     for t in terms:
         of_group.setdefault((id(t.group), id(t.source)), []).append(t)
     sizes = [([t.bound.factor for t in same], are_apart(same)) for same in of_group.values()]
-    return Scale(sum(math.hypot(*x) if apart else sum(x) for x, apart in sizes), terms[0].bound.powers)
+    return Scale(
+        sum(math.hypot(*x) if apart else sum(x) for x, apart in sizes), terms[0].bound.powers
+    )

@@ -1,8 +1,9 @@
 """From a Python function to a certificate, or to the reason why there is none.
 
-`certify` traces the function (`_programs`), refuses what no proof covers (`_refusals`) and captured records, which would count
-as public (`refuse_captured_records`), walks through the program and requires every output to be public or released. The
-certificate holds the program that was proved, and calling it runs that program.
+`certify` traces the function (`_programs`), refuses what no proof covers (`_refusals`) and captured
+records, which would count as public (`refuse_captured_records`), walks through the program and
+requires every output to be public or released. The certificate holds the program that was proved,
+and calling it runs that program.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ from discreet.privacy.verify._errors import Origin, PrivacyError, Why, chain_of,
 from discreet.privacy.verify._events import event_of
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
-from discreet.privacy.verify._programs import check_different, fingerprint, line_of, runner_for, shown, trace
+from discreet.privacy.verify._programs import (
+    check_different,
+    fingerprint,
+    line_of,
+    runner_for,
+    shown,
+    trace,
+)
 from discreet.privacy.verify._refusals import refuse_opaque
 from discreet.privacy.verify._symbols import (
     Fixed,
@@ -60,16 +68,27 @@ def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     names: list[str] = []
     for position, arg in enumerate(args):
         name = named[position][0] if len(named) == len(args) and named[position][1] is arg else ""
-        paths = [path for path, x in jax.tree_util.tree_leaves_with_path(arg) if not isinstance(x, Fixed)]
-        names += [f"{position}{f', {name}' if name else ''}{jax.tree_util.keystr(path)}" for path in paths]
+        paths = [
+            path for path, x in jax.tree_util.tree_leaves_with_path(arg) if not isinstance(x, Fixed)
+        ]
+        names += [
+            f"{position}{f', {name}' if name else ''}{jax.tree_util.keystr(path)}" for path in paths
+        ]
     return names
 
 
 def inputs_of(
-    checker: Checker, args: tuple[Any, ...], names: Sequence[str], positions: tuple[int, ...], mask: int | None
+    checker: Checker,
+    args: tuple[Any, ...],
+    names: Sequence[str],
+    positions: tuple[int, ...],
+    mask: int | None,
 ) -> list[Value]:
     """The abstract value of each argument."""
-    if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
+    if (
+        any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,))))
+        or mask in positions
+    ):
         raise ValueError(
             f"certify: records={positions} and mask={mask} must be distinct positions among {len(args)} arguments, counted "
             "from 0. Pass the positions of the arguments that hold the records."
@@ -82,7 +101,11 @@ def inputs_of(
                 continue
             name = f"argument {names[len(values)]}"
             example = shown(leaf)
-            kind = example if isinstance(example, jax.ShapeDtypeStruct) else jax.eval_shape(lambda x=example: x)
+            kind = (
+                example
+                if isinstance(example, jax.ShapeDtypeStruct)
+                else jax.eval_shape(lambda x=example: x)
+            )
             if position in positions or position == mask:
                 if kind.ndim == 0:
                     raise ValueError(
@@ -96,7 +119,11 @@ def inputs_of(
                 values.append(constant(np.asarray(leaf.value)))
             elif is_key(kind):
                 apart = derives_apart(kind.dtype)
-                why = "" if apart else f"two keys that are derived from one of type {kind.dtype} may be equal"
+                why = (
+                    ""
+                    if apart
+                    else f"two keys that are derived from one of type {kind.dtype} may be equal"
+                )
                 values.append(checker.keys.new(tuple(kind.shape), SECRET if apart else KNOWN, why))
             else:
                 single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
@@ -114,7 +141,9 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
             f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
         )
     if is_key(kind):
-        raise ValueError(f"certify: {name} holds keys. Keys are not records: pass them as a separate argument.")
+        raise ValueError(
+            f"certify: {name} holds keys. Keys are not records: pass them as a separate argument."
+        )
     origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
     dtype = np.dtype(kind.dtype).kind
     value = Private(table, (0,), origin, linf=1.0 if dtype == "b" else None, finite=dtype in "biu")
@@ -128,7 +157,9 @@ def refuse_captured_records(
     """Refuse a table that is a constant of the program, since constants count as public."""
     leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
     arrays = [
-        x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
+        x
+        for x in leaves
+        if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
     ]
     tables = [x for x in map(np.asarray, arrays) if x.size > 1]
     for value in all_constants(program):
@@ -148,13 +179,15 @@ def refuse_captured_records(
 class Certificate:
     """A proof that a program is private, and the program. Made by `certify`.
 
-    Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the composition that `event`
-    names, within total variation `slack`; so their joint output is (epsilon, delta) differentially private for every pair of
-    `epsilon` and `delta`. With open symbols, that holds for every value for which `at` returns a certificate.
+    Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the
+    composition that `event` names, within total variation `slack`; so their joint output is
+    (epsilon, delta) differentially private for every pair of `epsilon` and `delta`. With open
+    symbols, that holds for every value for which `at` returns a certificate.
 
     Attributes:
         event: The event of all calls; its numbers may be sympy expressions.
-        slack: Total variation between samplers and noise as run and as accounted for; NaN while symbols are open in the event.
+        slack: Total variation between samplers and noise as run and as accounted for; NaN while
+            symbols are open in the event.
         times: Number of permitted calls on the same records.
         relation: The neighbouring relation.
         outputs: The status of each output, "public" (the data have no influence) or "released".
@@ -173,10 +206,14 @@ class Certificate:
     notes: tuple[str, ...]
     fingerprint: str
     versions: Mapping[str, str]
-    _beyond: bool = dataclasses.field(repr=False)  # a release's multiplier exceeds the limit that formulas assume
+    _beyond: bool = dataclasses.field(
+        repr=False
+    )  # a release's multiplier exceeds the limit that formulas assume
     _step: Callable[..., Any] = dataclasses.field(repr=False)
     _args: tuple[Any, ...] = dataclasses.field(repr=False)
-    _masked: tuple[int, ...] = dataclasses.field(repr=False)  # positions of the records and of the mask
+    _masked: tuple[int, ...] = dataclasses.field(
+        repr=False
+    )  # positions of the records and of the mask
     _options: Mapping[str, Any] = dataclasses.field(repr=False)  # of `certify`
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _out_shape: Any = dataclasses.field(repr=False)
@@ -196,7 +233,8 @@ class Certificate:
     def at(self, /, **values: Any) -> Certificate:
         """Substitute numbers for symbols: the program is traced and proved again with them.
 
-        So the proof checks every condition on a value: a rate above 1 is refused, and so is a capacity too small for it.
+        So the proof checks every condition on a value: a rate above 1 is refused, and so is a
+        capacity too small for it.
 
         Args:
             values: A number for each symbol; omitted symbols stay open.
@@ -212,8 +250,8 @@ class Certificate:
         args = jax.tree.map(lambda x: fixed_at(x, values), self._args)
         found = certify(self._step, *args, times=times_at(self.times, values), **self._options)
         said = event_at(self.event, values)
-        # The formula must cover the proof with numbers. It assumes noise multipliers up to a limit; beyond it only the proof
-        # with numbers holds.
+        # The formula must cover the proof with numbers. It assumes noise multipliers up to a limit;
+        # beyond it only the proof with numbers holds.
         compared = not found._beyond and not open_in([*numbers_of(said), *numbers_of(found.event)])
         if compared and not covers(said, found.event, found.slack, found.relation):
             raise PrivacyError(
@@ -226,7 +264,8 @@ class Certificate:
         """Replace the values of `Given` arguments: the program is proved again, but not traced again.
 
         Args:
-            args: The arguments of `certify`, of the same shapes; only `Given` ones may have other values.
+            args: The arguments of `certify`, of the same shapes; only `Given` ones may have other
+                values.
 
         Returns:
             The certificate with these values.
@@ -236,11 +275,21 @@ class Certificate:
             PrivacyError: No proof with these values.
         """
         kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
-        same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
+        same = [(x.shape, x.dtype) for x in kinds] == [
+            (x.shape, x.dtype) for x in self._program.in_avals
+        ]
         same = same and jax.tree.structure(args) == jax.tree.structure(self._args)
         if not same or list(_given(args)) != list(_given(self._args)):
-            raise TypeError("These arguments are of another kind than those certified. Certify again for these.")
-        return _proved(self._step, args, self.times, (self._program, self._out_shape, self._wide), **self._options)
+            raise TypeError(
+                "These arguments are of another kind than those certified. Certify again for these."
+            )
+        return _proved(
+            self._step,
+            args,
+            self.times,
+            (self._program, self._out_shape, self._wide),
+            **self._options,
+        )
 
     def repeating(self, *, quickly: bool = False) -> Certificate:
         """The certificate of the same program, whose calls give the same bits each time, as on a CPU; slower on a GPU.
@@ -298,7 +347,8 @@ class Certificate:
             args: As for a call.
 
         Raises:
-            PrivacyError: The program holds an array that is equal to one of the records' or to the mask.
+            PrivacyError: The program holds an array that is equal to one of the records' or to the
+                mask.
         """
         refuse_captured_records(self._program, (), args, self._masked)
 
@@ -317,12 +367,13 @@ class Certificate:
         """Run the program that was certified.
 
         Args:
-            args: Arguments of the certified structure, shapes and dtypes, with the given numbers in place of symbols, and
-                with keys that are used for nothing else.
+            args: Arguments of the certified structure, shapes and dtypes, with the given numbers in
+                place of symbols, and with keys that are used for nothing else.
 
         Raises:
             TypeError: The arguments are of another kind than those certified.
-            ValueError: A symbol has no value, or not the number that is passed; or a key is passed twice.
+            ValueError: A symbol has no value, or not the number that is passed; or a key is passed
+                twice.
         """
         leaves = self._checked(args)
         # Use the same x64 setting as at trace time, since it affects rounding.
@@ -357,9 +408,13 @@ class Certificate:
                     f"Argument leaf {number} is {leaf}; the certificate is for {example.value}. Pass that number, or bind "
                     "another with certificate.at."
                 )
-        leaves = [x for x, example in zip(leaves, proved, strict=True) if not isinstance(example, Fixed)]
+        leaves = [
+            x for x, example in zip(leaves, proved, strict=True) if not isinstance(example, Fixed)
+        ]
         for number, given in _given(self._args).items():
-            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], given.value):
+            if isinstance(leaves[number], Tracer) or not np.array_equal(
+                leaves[number], given.value
+            ):
                 raise ValueError(
                     f"Argument leaf {number} is {leaves[number]}; the certificate is for {np.asarray(given.value)}. Pass that "
                     "value, or certify again with another."
@@ -384,11 +439,16 @@ class Certificate:
         lines = [f"Certified for {neighbours(self.relation).name('record')}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
-            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
+            lines.append(
+                f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})"
+            )
         lines += [f"  output {name}: {status}" for name, status in _gathered(self.outputs)]
         lines += [f"  note: {x}" for x in self.notes]
         lines += [f"  assuming: {x}" for x in self.assumptions]
-        lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
+        lines.append(
+            f"  program {self.fingerprint[:16]}, "
+            + ", ".join(f"{k} {v}" for k, v in self.versions.items())
+        )
         return "\n".join(lines)
 
 
@@ -420,30 +480,33 @@ def certify(
 ) -> Certificate:
     """Prove a bound on what a JAX program reveals about one record, before it runs.
 
-    The program is traced to a jaxpr, and abstract interpretation bounds the influence of one record on each of its values.
-    The output of a primitive without a rule has no bound.
+    The program is traced to a jaxpr, and abstract interpretation bounds the influence of one record
+    on each of its values. The output of a primitive without a rule has no bound.
 
     Guarantee: see `Certificate`. A program for which there is no proof gets no certificate.
 
     Args:
         step: Any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
-        args: Its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
-            Pass `Given(array)` instead of an array to make it an operand whose value the proof uses.
-            Pass a symbol (`symbol`), or an expression of symbols, instead of a number: the proof holds for all values.
+        args: Its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are
+            public; keys are secret. Pass `Given(array)` instead of an array to make it an operand
+            whose value the proof uses. Pass a symbol (`symbol`), or an expression of symbols,
+            instead of a number: the proof holds for all values.
         records: Positions of the arguments whose leading axis is the records.
-        mask: Position of the Boolean argument that marks the real rows; without one all rows are real, and under
-            ADD_OR_REMOVE_ONE the sensitivity is 2C, since shapes are fixed.
+        mask: Position of the Boolean argument that marks the real rows; without one all rows are
+            real, and under ADD_OR_REMOVE_ONE the sensitivity is 2C, since shapes are fixed.
         relation: The neighbouring relation.
         expect: The claimed event of all calls: a DpEvent, or a PrivacyPlan.
-        times: Largest number of calls on the same records: an integer or a symbol. Each call uses new keys, and its public
-            arguments may depend on the outputs of earlier calls.
+        times: Largest number of calls on the same records: an integer or a symbol. Each call uses
+            new keys, and its public arguments may depend on the outputs of earlier calls.
 
     Returns:
         The certificate: its event, epsilon and delta, and the program, to be called as `step`.
 
     Raises:
-        PrivacyError: No proof; with the output that leaks, the lines on the path, the rule and the remedy.
-        ValueError: The positions name no arrays with a common leading axis; a symbol may be zero or negative.
+        PrivacyError: No proof; with the output that leaks, the lines on the path, the rule and the
+            remedy.
+        ValueError: The positions name no arrays with a common leading axis; a symbol may be zero or
+            negative.
 
     Reference:
         Near et al., Duet, OOPSLA 2019; DiffPrivacyInference.jl, the checker for Julia.
@@ -494,7 +557,9 @@ def _proved(
     outputs = checker.walk(program.jaxpr, consts, inputs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
     results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
-    status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
+    status = {
+        name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)
+    }
     event, slack = event_of(checker.items, relation, times)
     slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
     return Certificate(
@@ -506,7 +571,11 @@ def _proved(
         assumptions=_assumptions(program, args, positions, times, mask, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
-        versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
+        versions={
+            "discreet": version("discreet"),
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
         _beyond=checker.beyond,
         _step=step,
         _args=args,
@@ -535,7 +604,8 @@ def _status(checker: Checker, name: str, value: Value) -> str:
             )
         if kind == PRIVATE:
             raise Why.KEY.refusal("a key is returned that depends on records.", output=name)
-        # Its recipient may draw from the key, so no noise may come from it, and it may be returned once.
+        # Its recipient may draw from the key, so no noise may come from it, and it may be returned
+        # once.
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
     if isinstance(value, Public):
@@ -576,12 +646,16 @@ def _assumptions(
             "public numbers, is accounted for; that of other sums is not"
         )
     words += [
-        f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
+        f"{x.name} adds exact noise: its last bits are not accounted for"
+        for x in checker.mechanisms
+        if not x.on_grid
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
     if mask is None and checker.neighbours.hides_membership:
-        words.append("there is no mask, so shapes are those of all records and their number is public")
+        words.append(
+            "there is no mask, so shapes are those of all records and their number is public"
+        )
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")
     if named:
@@ -593,9 +667,13 @@ def _assumptions(
         )
     if values:
         numbers = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
-        words.append(f"the program is given the values used in the proof{f': {numbers}' if numbers else ''}")
+        words.append(
+            f"the program is given the values used in the proof{f': {numbers}' if numbers else ''}"
+        )
     if held:
         words.append(f"constants held by the program are public: {', '.join(held)}")
     if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):
-        words.append("anyone who knows the seed of a key can derive it again: reproducible, not private")
+        words.append(
+            "anyone who knows the seed of a key can derive it again: reproducible, not private"
+        )
     return tuple(words)

@@ -36,13 +36,19 @@ _TELLING = (1e-9, 1.0 - 1e-6)
 """Range in which deltas decide which of two events is worse."""
 
 
-def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
+def check_expected(
+    event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]
+) -> None:
     """Refuse a claim weaker than the proof: `claimed` is an event, or a plan with an event and a slack."""
     expected = (
-        claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
+        claimed.event()
+        if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None))
+        else claimed
     )
     if not isinstance(expected, DpEvent):
-        raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
+        raise TypeError(
+            f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan."
+        )
     stated = getattr(claimed, "relation", relation)
     if stated is not relation:
         raise PrivacyError(
@@ -74,7 +80,9 @@ def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) 
     ours = _parts(event)
     theirs = _parts(expected)
     if not open_in([*numbers_of(event), *numbers_of(expected)]):
-        alike = ours.keys() == theirs.keys() and all(math.isclose(ours[k], theirs[k], rel_tol=_TOLERANCE) for k in ours)
+        alike = ours.keys() == theirs.keys() and all(
+            math.isclose(ours[k], theirs[k], rel_tol=_TOLERANCE) for k in ours
+        )
         return alike or not _worse(event, slack, expected, relation)
     return ours.keys() <= theirs.keys() and all(_at_most(ours[k], theirs[k]) for k in ours)
 
@@ -102,11 +110,18 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
     if isinstance(event, NoOpDpEvent):
         return {}
     if isinstance(event, GaussianDpEvent):
-        return {_GAUSSIAN: count / event.noise_multiplier**2 if event.noise_multiplier else math.inf}
+        return {
+            _GAUSSIAN: count / event.noise_multiplier**2 if event.noise_multiplier else math.inf
+        }
     if isinstance(event, SelfComposedDpEvent):
         return _parts(event.event, count * event.count)
     if not isinstance(event, ComposedDpEvent):
-        return {(type(event).__name__, *map(_rounded, attr.asdict(event, recurse=False).values())): count}
+        return {
+            (
+                type(event).__name__,
+                *map(_rounded, attr.asdict(event, recurse=False).values()),
+            ): count
+        }
     found: dict[tuple, Any] = {}
     for part in event.events:
         for name, amount in _parts(part, count).items():
@@ -133,9 +148,12 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
         return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
     proved, claimed = (profile(x, relation, slack=min(1.0, slack)) for x in (event, expected))
     pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
-    # Where no delta separates the two, equal deltas do not order the events, and the claim is refused.
+    # Where no delta separates the two, equal deltas do not order the events, and the claim is
+    # refused.
     telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
-    return not telling or any(found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs)
+    return not telling or any(
+        found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs
+    )
 
 
 def _short(event: DpEvent) -> str:
@@ -176,8 +194,12 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
         ]
     if isinstance(event, LaplaceDpEvent):
         pure = int(neighbours(relation).distance) / event.noise_multiplier
-        return [f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, epsilon = {pure}"]
-    count, step = (event.count, event.event) if isinstance(event, SelfComposedDpEvent) else (1, event)
+        return [
+            f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, epsilon = {pure}"
+        ]
+    count, step = (
+        (event.count, event.event) if isinstance(event, SelfComposedDpEvent) else (1, event)
+    )
     if not isinstance(step, PoissonSampledDpEvent) or not neighbours(relation).hides_membership:
         return []
     inner = _total_precision(step.event)

@@ -1,11 +1,13 @@
 """Nested programs: the checker enters calls; branches and loops need public decisions.
 
-Control flow is observable, at least by timing, so a private decision is refused. Under a public one both runs take the same
-branch, and claims true of all branches are true of the result (`join`). For a loop the checker searches for an invariant: it
-walks through the body with the values at the start of an iteration, joins them with the values at its end, and repeats until
-nothing changes. Claims true at the start of one iteration are then true at its end, so by induction in every iteration.
+Control flow is observable, at least by timing, so a private decision is refused. Under a public one
+both runs take the same branch, and claims true of all branches are true of the result (`join`). For
+a loop the checker searches for an invariant: it walks through the body with the values at the start
+of an iteration, joins them with the values at its end, and repeats until nothing changes. Claims
+true at the start of one iteration are then true at its end, so by induction in every iteration.
 
-Each join drops claims, and values that do not converge lose their bound (`given_up`), so this terminates. `scan` is in `_scan`.
+Each join drops claims, and values that do not converge lose their bound (`given_up`), so this
+terminates. `scan` is in `_scan`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, aval, hi_primitives, inner_programs, is_key, primitives as p, source_line
+from discreet._jax import (
+    Jaxpr,
+    JaxprEqn,
+    aval,
+    hi_primitives,
+    inner_programs,
+    is_key,
+    primitives as p,
+    source_line,
+)
 from discreet.privacy.verify._bounds import Sample, fresh, new_symbol, source_of, total_of, unnamed
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, same
 from discreet.privacy.verify._errors import PrivacyError, Why, chain_of
@@ -45,47 +56,77 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
     private, public = (a, b) if isinstance(a, Private) else (b, a)
     assert isinstance(private, Private)
     assert isinstance(public, Public)
-    linf = None if private.linf is None or public.magnitude is None else max(private.linf, public.magnitude)
+    linf = (
+        None
+        if private.linf is None or public.magnitude is None
+        else max(private.linf, public.magnitude)
+    )
     if private.axes is None:
-        # The public case is equal in both runs, so the distance between the runs is that of the private case.
+        # The public case is equal in both runs, so the distance between the runs is that of the
+        # private case.
         return private.but(additive=False, linf=linf)
     zero = public.is_zero
     return private.but(
         terms=private.terms if zero else None,
         linf=linf,
         zero=private.zero if zero else frozenset(),
-        finite=private.finite and math.isfinite(math.inf if public.magnitude is None else public.magnitude),
+        finite=private.finite
+        and math.isfinite(math.inf if public.magnitude is None else public.magnitude),
         positional=private.positional or varies_along(public, shape, private.axes),
     )
 
 
 def widened(
-    checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...], attempt: int, before: int
+    checker: Checker,
+    equation: JaxprEqn,
+    a: Value,
+    b: Value,
+    shape: tuple[int, ...],
+    attempt: int,
+    before: int,
 ) -> Value:
     """The value at the start of the next iteration, from those at the start and the end of this one.
 
-    It is their join. Bounds of rows that still grow after some attempts are dropped, so that the other claims converge.
+    It is their join. Bounds of rows that still grow after some attempts are dropped, so that the
+    other claims converge.
     """
     joined = join(checker, equation, a, unshared(b, before), shape)
-    if attempt >= 6 and isinstance(a, Private) and isinstance(joined, Private) and joined.axes is not None:
-        grown = {name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)}
+    if (
+        attempt >= 6
+        and isinstance(a, Private)
+        and isinstance(joined, Private)
+        and joined.axes is not None
+    ):
+        grown = {
+            name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)
+        }
         return dataclasses.replace(joined, **grown)
-    if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
+    if (
+        not (isinstance(a, Public) and isinstance(joined, Public))
+        or a.scale is None
+        or joined.scale is None
+    ):
         return joined
     # A number that is already unknown, named within the loop (from `before` on), needs no new name.
-    free = a.scale.factor == 1.0 and [(name >= before, power) for name, power in a.scale.powers] == [(True, 1.0)]
+    free = a.scale.factor == 1.0 and [
+        (name >= before, power) for name, power in a.scale.powers
+    ] == [(True, 1.0)]
     return dataclasses.replace(joined, scale=a.scale) if free else joined
 
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
     """The jaxpr of an open or closed program, and its constants."""
-    return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
+    return getattr(program, "jaxpr", program), [
+        captured(checker, x) for x in getattr(program, "consts", ())
+    ]
 
 
 def captured(checker: Checker, value: Any) -> Value:
     """The abstract value of a captured constant. A captured key is the same in every run."""
     if is_key(value):
-        return checker.keys.new(value.shape, KNOWN, "it is a constant of the program, the same in every run")
+        return checker.keys.new(
+            value.shape, KNOWN, "it is a constant of the program, the same in every run"
+        )
     if value.size <= _SMALL and not jnp.issubdtype(value.dtype, jnp.complexfloating):
         return constant(np.asarray(value))
     return Public()
@@ -94,12 +135,22 @@ def captured(checker: Checker, value: Any) -> Value:
 _SMALL = 2**18  # includes the thresholds of a sampler, whose values determine its law
 
 
-@rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
+@rule(
+    p.jit_p,
+    p.remat_p,
+    p.closed_call_p,
+    p.custom_jvp_call_p,
+    p.custom_vjp_call_p,
+    *hi_primitives(),
+    table=INLINED,
+)
 def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Walk through the called program; custom derivative rules were applied at trace time."""
     params: Any = equation.params
     program = params["jaxpr"] if "jaxpr" in params else params.get("call_jaxpr")
-    jaxpr, consts = inner(checker, inner_programs(equation)[0] if equation.primitive in hi_primitives() else program)
+    jaxpr, consts = inner(
+        checker, inner_programs(equation)[0] if equation.primitive in hi_primitives() else program
+    )
     return checker.walk(jaxpr, consts, operands)
 
 
@@ -107,7 +158,9 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
     """Refuse control flow that depends on a private value, since it is observable, at least by timing."""
     if isinstance(value, Private):
         chain = chain_of(checker.origin(equation, [value], what))
-        raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)
+        raise Why.CONTROL.refusal(
+            f"the {what} at {source_line(equation)} depends on records.", *chain
+        )
 
 
 @rule(p.cond_p, table=STRUCTURED)
@@ -142,7 +195,11 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _after_branches(
-    checker: Checker, equation: JaxprEqn, values: list[Value], shape: tuple[int, ...], drawn: list[Sample]
+    checker: Checker,
+    equation: JaxprEqn,
+    values: list[Value],
+    shape: tuple[int, ...],
+    drawn: list[Sample],
 ) -> Value:
     if isinstance(values[0], Key):
         kinds = [checker.keys.kind(v) for v in values if isinstance(v, Key)]
@@ -169,7 +226,8 @@ def unshared(value: Value, before: int) -> Value:
         return value.but(terms=None, finite=False, why=value.why or CHANGES)
     if all(t.group.serial < before for t in value.terms):
         return value
-    # A group made in this iteration belongs to it: the next makes another, and the two share no bound.
+    # A group made in this iteration belongs to it: the next makes another, and the two share no
+    # bound.
     whole = total_of(value.terms)
     terms = None if whole is None or whole.powers else fresh(whole, source_of(value.terms))
     return value.but(terms=terms, finite=value.finite)
@@ -185,8 +243,9 @@ def settled(
 ) -> tuple[list[Value], list[Value]]:
     """Find the invariant of a loop: the values at the start and the end of any iteration; `checker` has its releases.
 
-    `turn` maps the values at the start of an iteration to those at its end, the carry first. `joined` maps a position in the
-    carry, its start and end, and the number of the attempt to the value at the start of the next iteration.
+    `turn` maps the values at the start of an iteration to those at its end, the carry first.
+    `joined` maps a position in the carry, its start and end, and the number of the attempt to the
+    value at the start of the next iteration.
     """
     line = source_line(equation)
     for value in carry:
@@ -205,7 +264,9 @@ def settled(
                 # Carrying a key over is its use; it must be as secret as the one before.
                 kind, why = checker.keys.kind(last)
                 if kind != checker.keys.kind(first)[0]:
-                    raise Why.KEY.refusal(f"the loop at {line} carries over a key that is not secret: {why}.", line)
+                    raise Why.KEY.refusal(
+                        f"the loop at {line} carries over a key that is not secret: {why}.", line
+                    )
                 checker.keys.spend(last, "the next iteration of the loop", line)
         checker.keys.loops.pop()
         start = carry
@@ -224,7 +285,8 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     body_consts = operands[num_test : num_test + num_body]
     start = operands[num_test + num_body :]
     line = source_line(equation)
-    # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
+    # A loop of unknown length may release nothing; one that counts to an open parameter has a
+    # length, as an expression.
     counter, turns = open_count(checker, equation, start) or (None, None)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own) = inner(checker, params["cond_jaxpr"])
@@ -234,13 +296,16 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     items = checker.items
     before = new_symbol()
     if counter is not None:
-        carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1))
+        carry[counter] = Public(
+            counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1)
+        )
 
     def turn(begin: list[Value]) -> list[Value]:
         (decision,) = checker.walk(test, test_own, [*test_consts, *begin])
         refuse_private(checker, equation, decision, "condition of a while loop")
         if any(isinstance(x, Key) and checker.keys.use_of(x) for x in begin):
-            # The condition depends on the key that leaves the loop: it could wait for one that makes little noise.
+            # The condition depends on the key that leaves the loop: it could wait for one that
+            # makes little noise.
             seen = f"the condition of the while loop at {line} draws from a key that the loop carries over."
             raise Why.KEY.refusal(seen, line)
         return checker.walk(body, body_own, [*body_consts, *begin])

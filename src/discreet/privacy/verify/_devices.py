@@ -56,14 +56,16 @@ class _On:
 class _Devices:
     """The analysis of one `shard_map`: every device runs the body on its part of the sharded operands.
 
-    It is a loop over the devices, whose iterations run at once and meet in `psum`. Operands sharded along the records enter
-    as rows of the device's `Part`: a record is on one device, and the values of the others are the same in both runs, as long
-    as they depend on their own part and on public numbers only. So a sum over devices moves as one device's term does. Values
-    that depend on all records already differ on each device, and their changes add up.
+    It is a loop over the devices, whose iterations run at once and meet in `psum`. Operands sharded
+    along the records enter as rows of the device's `Part`: a record is on one device, and the
+    values of the others are the same in both runs, as long as they depend on their own part and on
+    public numbers only. So a sum over devices moves as one device's term does. Values that depend
+    on all records already differ on each device, and their changes add up.
 
-    An equation whose operands are the same on all devices has the same result on all: it is treated as if it were outside of
-    the loop, so its key may come from there, and its release counts once. Other equations belong to an iteration: a key from
-    outside is refused there, since each device would draw the same numbers, and so is a release.
+    An equation whose operands are the same on all devices has the same result on all: it is treated
+    as if it were outside of the loop, so its key may come from there, and its release counts once.
+    Other equations belong to an iteration: a key from outside is refused there, since each device
+    would draw the same numbers, and so is a release.
     """
 
     checker: Checker
@@ -84,24 +86,36 @@ class _Devices:
         ins = self.ins
         outs = self.outs
         body = self.body
-        # If devices differ by more than their records, a row of a random sample depends on its place in the sample.
-        apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
+        # If devices differ by more than their records, a row of a random sample depends on its
+        # place in the sample.
+        apart = any(
+            cut is not None and not isinstance(x, Private)
+            for x, cut in zip(operands, ins, strict=True)
+        )
         met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
         apart |= any(x.primitive not in _PSUMS for x in met)
         pairs = zip(operands, self.equation.invars, ins, strict=True)
-        begin = [_On(self._of_device(x, shape_of(v), cut, apart), cut is not None) for x, v, cut in pairs]
+        begin = [
+            _On(self._of_device(x, shape_of(v), cut, apart), cut is not None) for x, v, cut in pairs
+        ]
         jaxpr, own = inner(self.checker, body)
         found = self._walk(jaxpr, [_On(x, False) for x in own], begin)
         rows = zip(found, self.equation.outvars, outs, strict=True)
         return [self._together(x, shape_of(v), cut) for x, v, cut in rows]
 
-    def _of_device(self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool) -> Value:
+    def _of_device(
+        self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool
+    ) -> Value:
         """One device's part of an operand."""
         if cut is None:
             return value.but(additive=False) if isinstance(value, Private) else value
         if isinstance(value, Key):
-            there = [n // self.loop.length if i == cut else n for i, n in enumerate(value.names.shape)]
-            return self.checker.keys.shared(value, tuple(there), self.loop, "the devices", self.line)
+            there = [
+                n // self.loop.length if i == cut else n for i, n in enumerate(value.names.shape)
+            ]
+            return self.checker.keys.shared(
+                value, tuple(there), self.loop, "the devices", self.line
+            )
         if isinstance(value, Public):
             return Public(released=value.released)
         if value.axes != (cut,) or value.batch is None:
@@ -156,7 +170,9 @@ class _Devices:
         checker.keys.loops.pop()
         if checker.items:
             raise Why.DEVICES.refusal(
-                f"{equation.primitive.name} at {line} draws or releases on each device by itself.", self.line, line
+                f"{equation.primitive.name} at {line} draws or releases on each device by itself.",
+                self.line,
+                line,
             )
         checker.items = items
         return [_On(x, True) for x in found]
@@ -170,14 +186,26 @@ class _Devices:
             return self.checker.keys.new(kind.shape, KNOWN, "it is a sum over devices")
         part = self._part_of(value)
         terms = value.terms
-        if part is None or value.axes is not None or terms is None or any(t.source is not part for t in terms):
-            why = _MIXED if value.axes is not None else value.why or (_TWICE if part is None else _APART)
+        if (
+            part is None
+            or value.axes is not None
+            or terms is None
+            or any(t.source is not part for t in terms)
+        ):
+            why = (
+                _MIXED
+                if value.axes is not None
+                else value.why or (_TWICE if part is None else _APART)
+            )
             return self.checker.unbounded(equation, [value], why)
-        # Leaving a record out of a random sample moves others to another device: only sums of rows are unaffected.
+        # Leaving a record out of a random sample moves others to another device: only sums of rows
+        # are unaffected.
         lost = part.sampled and not value.additive
         # A number named on one device has another value on the next.
         lost |= any(symbol >= self.before for t in terms for symbol, _ in t.bound.powers)
-        lost |= np.dtype(kind.dtype).kind != "f" or any(t.bound.factor > _MOST_OF_ALL for t in terms)
+        lost |= np.dtype(kind.dtype).kind != "f" or any(
+            t.bound.factor > _MOST_OF_ALL for t in terms
+        )
         if lost:
             return self.checker.unbounded(equation, [value], _APART)
         origin = self.checker.origin(equation, [value])
@@ -204,12 +232,21 @@ class _Devices:
         if isinstance(value, Public):
             return Public(released=value.released)
         part = self._part_of(value)
-        named = any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers)
-        sums = value.axes is None and value.terms is not None and all(t.source is part for t in value.terms)
+        named = any(
+            symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers
+        )
+        sums = (
+            value.axes is None
+            and value.terms is not None
+            and all(t.source is part for t in value.terms)
+        )
         if part is None or named or not (value.axes == (cut,) or (sums and not part.sampled)):
             return checker.unbounded(self.equation, [value.but(batch=None)], _APART)
-        # The devices' rows together are those of the table; among stacked sums only that of the record's device moves.
-        return value.but(batch=_parent(part), terms=bounding(value.terms, _parent(part)), additive=False)
+        # The devices' rows together are those of the table; among stacked sums only that of the
+        # record's device moves.
+        return value.but(
+            batch=_parent(part), terms=bounding(value.terms, _parent(part)), additive=False
+        )
 
 
 def _parent(part: Part) -> Batch:
@@ -223,7 +260,12 @@ _MOST_OF_ALL = 1e28
 
 def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
     """The equations, nested ones included, that communicate between devices or depend on the device's number."""
-    within = [y for program in inner_programs(equation) for x in program.jaxpr.eqns for y in _over_devices(x)]
+    within = [
+        y
+        for program in inner_programs(equation)
+        for x in program.jaxpr.eqns
+        for y in _over_devices(x)
+    ]
     return [equation, *within] if is_over_devices(equation) else within
 
 

@@ -1,13 +1,15 @@
 """Abstract values of the variables of a program: the lattice.
 
-An abstract value describes two runs of one program, on neighbouring tables, with the same keys and the same released
-values. Neighbours differ in one row: under REPLACE_ONE in its content, under ADD_OR_REMOVE_ONE in whether the mask
-keeps it, and then in its content as well, since padding may hold anything. It stands for all pairs of concrete values
-for which its claims are true: `Public` claims that they are equal, `Private` the claims of its groups of fields, `Key` the
-names of keys (`_keyring`). Bounds are in the units of `_bounds`.
+An abstract value describes two runs of one program, on neighbouring tables, with the same keys and
+the same released values. Neighbours differ in one row: under REPLACE_ONE in its content, under
+ADD_OR_REMOVE_ONE in whether the mask keeps it, and then in its content as well, since padding may
+hold anything. It stands for all pairs of concrete values for which its claims are true: `Public`
+claims that they are equal, `Private` the claims of its groups of fields, `Key` the names of keys
+(`_keyring`). Bounds are in the units of `_bounds`.
 
-The invariant of this file: every function returns claims that follow from the claims it is given. Each field declares how
-`Private.but` and `Private.joined` treat it (`fact`). By default both drop it, which is sound.
+The invariant of this file: every function returns claims that follow from the claims it is given.
+Each field declares how `Private.but` and `Private.joined` treat it (`fact`). By default both drop
+it, which is sound.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Public:
     scale: Scale | None = None  # Its size, if it is one number (a scalar, or the same everywhere)
     # (loop, lowest, highest): an integer that differs between any two iterations of the loop
     counter: tuple[Any, int, int] | None = None
-    # Its value in each iteration of an enclosing loop, if it is one number; up to rounding where it is a float
+    # Its value in each iteration of an enclosing loop, if it is one number; up to rounding where it
+    # is a float
     turns: Turns | None = None
     released: bool = False  # Computed from a release; otherwise known without the data
     limit: float | None = None  # Upper bound on the size of each element, none of which is NaN
@@ -70,8 +73,8 @@ class Public:
     def rounded(self) -> float:
         """The factor by which a product with the computed value may exceed a product with `const`.
 
-        Once that is negligible, but a loop may repeat it a million times, and XLA folds several constants into one. Powers
-        of two, and numbers unknown at trace time, are exact.
+        Once that is negligible, but a loop may repeat it a million times, and XLA folds several
+        constants into one. Powers of two, and numbers unknown at trace time, are exact.
         """
         if self.const is None:
             return 1.0 + self.error * 2.0**-23
@@ -90,20 +93,29 @@ class Public:
         if same(self, other):
             return self
         released = self.released or other.released
-        if self.const is not None and other.const is not None and np.array_equal(self.const, other.const):
+        if (
+            self.const is not None
+            and other.const is not None
+            and np.array_equal(self.const, other.const)
+        ):
             error = max(self.error, other.error)
             return dataclasses.replace(
-                constant(self.const, exact=self.exact and other.exact, error=error), released=released
+                constant(self.const, exact=self.exact and other.exact, error=error),
+                released=released,
             )
         uniform = self.uniform & other.uniform
-        return Public(uniform=uniform, scale=unnamed() if len(uniform) == rank else None, released=released)
+        return Public(
+            uniform=uniform, scale=unnamed() if len(uniform) == rank else None, released=released
+        )
 
 
-def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
+def fact(
+    default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True
+) -> Any:
     """A field of a private value: one claim, whose default is the weakest; `same` compares it if `compared`.
 
-    `join` returns the claim that two claims both imply; `Private.but` keeps such a field. Without `join` the claim concerns
-    these elements alone: `but` and `joined` drop it.
+    `join` returns the claim that two claims both imply; `Private.but` keeps such a field. Without
+    `join` the claim concerns these elements alone: `but` and `joined` drop it.
     """
     return dataclasses.field(default=default, compare=compared, metadata={"join": join})
 
@@ -119,7 +131,12 @@ def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Ter
     if len(a) == len(b) == 1:
         (x,) = a
         (y,) = b
-        if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
+        if (
+            x.group is y.group
+            and x.leaves == y.leaves
+            and x.source is y.source
+            and x.bound.powers == y.bound.powers
+        ):
             return a if x.bound.factor >= y.bound.factor else b
     sizes = total_of(a), total_of(b)
     if sizes[0] is None or sizes[1] is None or sizes[0].powers or sizes[1].powers:
@@ -136,52 +153,63 @@ class Private:
     # Values of different batches or axes have no join at all, see `Private.joined`.
     # The records it depends on; None if it mixes batches
     batch: Batch | None = dataclasses.field(kw_only=False, metadata={"join": _first})
-    # The axes that number the records, in the order of the record index: element (.., j, ..) depends on record j alone.
-    # None: no such axes.
+    # The axes that number the records, in the order of the record index: element (.., j, ..)
+    # depends on record j alone. None: no such axes.
     axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
     positional: bool = fact(False, join=operator.or_)  # A record's slice depends also on its place
-    # Masks under which it is zero: slices of records that are not in these batches (or in those, see `outside`) are exactly 0
+    # Masks under which it is zero: slices of records that are not in these batches (or in those,
+    # see `outside`) are exactly 0
     zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
     # A claim about two values need not hold for a value that alternates between them.
     # A sum over records, whose terms come from additions only. Meaningful without `axes`.
     additive: bool = fact(False, join=lambda a, b: False)
-    # Masks, each with the nonzero integer (or True) that every element holds where the mask excludes the record
+    # Masks, each with the nonzero integer (or True) that every element holds where the mask
+    # excludes the record
     absent: frozenset[tuple[Batch, int]] = fact(frozenset())
-    # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `recognize/_facts`
+    # Without `axes`: the axis that numbers the records and more besides, see `Fold` in
+    # `recognize/_facts`
     folded: tuple[int, int, int] | None = fact(None)
 
     # 2. The size of the value, or the distance between the two runs.
-    # With `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record adds, in
-    # the units of the event's clipping norm C. None: no bound.
+    # With `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what
+    # one record adds, in the units of the event's clipping norm C. None: no bound.
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
     # Bound on the size of each element that is a number
     linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
-    # Without `axes`: bound on the size of each element of what one record adds, in the units of C; a fact of sums that
-    # a choice is made from, which only functions of single elements keep
+    # Without `axes`: bound on the size of each element of what one record adds, in the units of C;
+    # a fact of sums that a choice is made from, which only functions of single elements keep
     moves: float | None = fact(None)
     low: float | None = fact(None)  # No element that is a number lies below
     high: float | None = fact(None)  # Nor above
-    most: int | None = fact(None)  # Of Booleans: upper bound on the number of True elements for each record
+    most: int | None = fact(
+        None
+    )  # Of Booleans: upper bound on the number of True elements for each record
 
     # 3. NaN and infinity.
     finite: bool = fact(False, join=operator.and_)  # No element is NaN or infinite
     lacks: frozenset[str] = fact(frozenset())  # Those of "nan", "inf" and "-inf" that do not occur
-    # Where this Boolean is True, a value is finite: in the same place ("each", spot), or in the whole record
-    # ("all", content). Where it is True for a whole record, that value is finite there ("of", content).
+    # Where this Boolean is True, a value is finite: in the same place ("each", spot), or in the
+    # whole record ("all", content). Where it is True for a whole record, that value is finite there
+    # ("of", content).
     finite_where: frozenset[tuple[str, int]] = fact(frozenset())
-    number_if: tuple[int, int] = fact((-1, -1))  # Spot and content of a value; where that is finite, this is
-    # For a Boolean: True exactly where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere
+    number_if: tuple[int, int] = fact(
+        (-1, -1)
+    )  # Spot and content of a value; where that is finite, this is
+    # For a Boolean: True exactly where the value of that spot is "nan", "inf" or "-inf"; ("never",
+    # -1): nowhere
     tells: tuple[str, int] = fact(("", -1))
 
     # 4. Names of the elements, so that a claim applies to its own value only; and how they were computed.
     # Names the value
-    serial: int = dataclasses.field(default_factory=new_symbol, compare=False, metadata={"join": None})
+    serial: int = dataclasses.field(
+        default_factory=new_symbol, compare=False, metadata={"join": None}
+    )
     holds: int = fact(-1, compared=False)  # Names the value that this copies in another shape
     place: int = fact(-1, compared=False)  # Names the value that this copies in the same shape
     # For clipping written out in the program, see `Norm`
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
-    # (n, r), where terms bound the value as computed: rounding moves it by r times the bound more than one record
-    # does, and its norm is at most n times the bound (`_precision.rounding_of`)
+    # (n, r), where terms bound the value as computed: rounding moves it by r times the bound more
+    # than one record does, and its norm is at most n times the bound (`_precision.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
     # 5. For messages; no proof depends on these.
@@ -202,7 +230,12 @@ class Private:
 
     def guarded_by(self, condition: frozenset[tuple[str, int]]) -> bool:
         """True if it is finite where a condition holds."""
-        own = {("each", self.spot), ("all", self.content), ("each", self.number_if[0]), ("all", self.number_if[1])}
+        own = {
+            ("each", self.spot),
+            ("all", self.content),
+            ("each", self.number_if[0]),
+            ("all", self.number_if[1]),
+        }
         return bool(own & condition)
 
     def but(self, **changes: Any) -> Private:
@@ -215,12 +248,21 @@ class Private:
             return None
         if same(self, other):
             return self.but()
-        return self.but(**{name: join(getattr(self, name), getattr(other, name)) for name, join in _JOINS.items()})
+        return self.but(
+            **{
+                name: join(getattr(self, name), getattr(other, name))
+                for name, join in _JOINS.items()
+            }
+        )
 
 
 # A field without a declared join fails the import here.
-_JOINS: dict[str, Any] = {x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]}
-_FORGOTTEN = {x.name: x.default for x in dataclasses.fields(Private) if x.name not in (*_JOINS, "serial")}
+_JOINS: dict[str, Any] = {
+    x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]
+}
+_FORGOTTEN = {
+    x.name: x.default for x in dataclasses.fields(Private) if x.name not in (*_JOINS, "serial")
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -255,7 +297,9 @@ def same(a: Value, b: Value) -> bool:
 def constant(value: Any, *, exact: bool = True, error: float = 0.0) -> Public:
     """A value known at trace time."""
     array = np.asarray(value)
-    uniform = frozenset(i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i)))
+    uniform = frozenset(
+        i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i))
+    )
     scale = None
     if len(uniform) == array.ndim and array.size and array.dtype.kind in "biuf":
         number = abs(float(array.reshape(-1)[0]))
@@ -299,7 +343,9 @@ def _blocks(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]]:
         theirs = list(range(j, min(j + 1, len(new))))
         i = i + len(ours)
         j = j + len(theirs)
-        while (mine := math.prod(old[k] for k in ours)) != (other := math.prod(new[k] for k in theirs)):
+        while (mine := math.prod(old[k] for k in ours)) != (
+            other := math.prod(new[k] for k in theirs)
+        ):
             if mine < other:
                 ours.append(i)
                 i += 1
@@ -329,9 +375,10 @@ def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
 def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reason | None]:
     """The factor from a bound on rows to C in the units of an event, or 0 and the reason why there is none.
 
-    An event's C is what one record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
-    exactly zero, adding a record also removes the padding's contribution: 2C. Two rows without negative elements are at most
-    sqrt(2) C apart, since their product is not negative.
+    An event's C is what one record adds to a sum; under REPLACE_ONE the accountant doubles it.
+    Where absent rows are not exactly zero, adding a record also removes the padding's contribution:
+    2C. Two rows without negative elements are at most sqrt(2) C apart, since their product is not
+    negative.
     """
     batch = value.batch
     assert batch is not None
@@ -345,7 +392,9 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
     if value.positional:
         return 0.0, Why.POSITION("a row's place in a random sample has an influence on it")
     if add_remove and table.masked and table not in value.zero:
-        return 0.0, Why.MASK("the sample was drawn from padding rows too, and their contributions are not zero")
+        return 0.0, Why.MASK(
+            "the sample was drawn from padding rows too, and their contributions are not zero"
+        )
     assert isinstance(whole, Sample)
     return (1.0 if whole.sampling.constant_size or one_sided else apart), None
 

@@ -1,9 +1,10 @@
 """Refusals: why a program has no proof, along which of its lines, and what usually helps.
 
-Every obstacle to a proof becomes a `PrivacyError`. Some errors are raised at the fault (a key used twice); others are
-deferred, since a value without a bound may never be returned: such a value carries the `Reason` of the equation where the
-last bound was lost, and an `Origin` that leads back to the record, until an output needs the bound. So an error names the
-first cause and not its last consequence. Nothing here decides whether there is a proof.
+Every obstacle to a proof becomes a `PrivacyError`. Some errors are raised at the fault (a key used
+twice); others are deferred, since a value without a bound may never be returned: such a value
+carries the `Reason` of the equation where the last bound was lost, and an `Origin` that leads back
+to the record, until an output needs the bound. So an error names the first cause and not its last
+consequence. Nothing here decides whether there is a proof.
 """
 
 from __future__ import annotations
@@ -55,13 +56,17 @@ class Why(enum.Enum):
         "write it with operations that the checker supports, on each record alone, or apply it to the output of "
         "dp.gaussian_mechanism."
     )
-    CALLBACK = "remove the callback or print; return public values, and print them outside of the program."
+    CALLBACK = (
+        "remove the callback or print; return public values, and print them outside of the program."
+    )
     DEVICES = (
         "within shard_map add each device's own clipped sum with jax.lax.psum, then add noise from a key that all devices share. "
         "Or write the step for the whole table, and let jax.jit spread it over devices."
     )
     BOOK = "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public."
-    POSITION = "treat all rows of a sample alike: the row of a record reveals who else is in the sample."
+    POSITION = (
+        "treat all rows of a sample alike: the row of a record reveals who else is in the sample."
+    )
     SAMPLER = (
         "draw with a sampler of discreet.sampling; test the law of a sampler of your own, and add it to "
         "discreet.sampling.SAMPLERS."
@@ -125,13 +130,17 @@ class PrivacyError(RefusedError):
     """A program could not be proved private: which output leaks, along which lines, by which rule, and the remedy.
 
     Attributes:
-        output: The output that leaks, as an expression of the program's result; empty if the program is refused as a whole.
-        chain: Source lines from the record argument to the place where the proof ended: "file:line (function): text".
+        output: The output that leaks, as an expression of the program's result; empty if the
+            program is refused as a whole.
+        chain: Source lines from the record argument to the place where the proof ended: "file:line
+            (function): text".
         rule: The claim that could not be proved.
         remedy: The usual remedy.
     """
 
-    def __init__(self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()
+    ) -> None:
         """See Attributes."""
         self.rule = sentence(rule)
         self.remedy = remedy
@@ -140,7 +149,9 @@ class PrivacyError(RefusedError):
         # Name a line once, even if a gradient passes it twice. The last line stays last.
         first = {place_of(line) or line: line for line in reversed(passed[:-1])}
         kept = [line for line in dict.fromkeys(passed[:-1]) if line in first.values()]
-        while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
+        while (
+            kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1])
+        ):
             kept.pop()
         self.chain = (*kept, *passed[-1:])
         lines = [f"No proof of privacy: {f'output {output} leaks. ' if output else ''}{self.rule}"]
@@ -168,7 +179,8 @@ def place_of(line: str) -> tuple[str, int] | None:
 def source_of(name: str) -> list[str]:
     """The lines of a file; none where they cannot be read.
 
-    Since Python 3.13 "<string>" is the text of `python -c`, and every function made by `exec` claims to come from there.
+    Since Python 3.13 "<string>" is the text of `python -c`, and every function made by `exec`
+    claims to come from there.
     """
     if name == "<string>":
         return []

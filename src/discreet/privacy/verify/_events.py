@@ -1,11 +1,13 @@
 """Events: the event that follows from the record of a walk.
 
-All releases from one sample, from its draw to the end of the block that drew it, are one mechanism on that sample, whose
-event the sampler names. Releases of Gaussian noise are one, with the summed precision of each group's worst leaf; other
-mechanisms compose. A loop repeats the event of its body; parts of the table, one an iteration, cost as much as the worst of them.
+All releases from one sample, from its draw to the end of the block that drew it, are one mechanism
+on that sample, whose event the sampler names. Releases of Gaussian noise are one, with the summed
+precision of each group's worst leaf; other mechanisms compose. A loop repeats the event of its
+body; parts of the table, one an iteration, cost as much as the worst of them.
 
-The invariant: the event covers every run of the whole program. A release of records that no draw or table accounts for is
-an error, not a cost of zero. Nothing is rounded in favour of the program: branches that differ are all charged.
+The invariant: the event covers every run of the whole program. A release of records that no draw or
+table accounts for is an error, not a cost of zero. Nothing is rounded in favour of the program:
+branches that differ are all charged.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from discreet.privacy.verify.recognize._schedules import turns_of
 class _Spent:
     """The cost charged to one batch: loads of the mechanisms whose releases add up, and events of the others.
 
-    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`. A release of another mechanism
-    is kept as it is while it may share its record's bound with them (`shared`).
+    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`. A
+    release of another mechanism is kept as it is while it may share its record's bound with them
+    (`shared`).
     """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
@@ -75,13 +78,16 @@ class _Spent:
     def share(self, before: int = -1) -> None:
         """Let releases with Laplace and with Gaussian noise share the bound of a record, if they are leaves of one group.
 
-        Of leaves a and b with a^2 + b^2 <= 1, in units of the bound, the one release has the load a^2 l, and the other b^2 g.
-        Rounding to the grid adds r to both (`MechanismUse.rounding`), which is at most h l and h g: with a^2 + h and b^2 + h,
-        over 1 + 2 h, in the place of a^2 and b^2, loads of (1 + 2 h) l and (1 + 2 h) g cover it. Groups made `before` are
-        released elsewhere, too, and left out.
+        Of leaves a and b with a^2 + b^2 <= 1, in units of the bound, the one release has the load
+        a^2 l, and the other b^2 g. Rounding to the grid adds r to both (`MechanismUse.rounding`),
+        which is at most h l and h g: with a^2 + h and b^2 + h, over 1 + 2 h, in the place of a^2
+        and b^2, loads of (1 + 2 h) l and (1 + 2 h) g cover it. Groups made `before` are released
+        elsewhere, too, and left out.
         """
         for i, release in enumerate(self.events):
-            if not isinstance(release, MechanismUse) or not isinstance(release.mechanism.event(1.0), LaplaceDpEvent):
+            if not isinstance(release, MechanismUse) or not isinstance(
+                release.mechanism.event(1.0), LaplaceDpEvent
+            ):
                 continue
             groups = {group for group, _ in release.loads}
             load = ratio_of(release)
@@ -91,13 +97,17 @@ class _Spent:
                 alike = len(groups) == 1 and isinstance(mechanism.event(1.0), GaussianDpEvent)
                 later = all(group.serial > before for group in groups)
                 apart = bool(own) and not own.keys() & release.loads.keys()
-                if not (alike and later and apart) or any(map(is_symbolic, (load, rounding, *own.values()))):
+                if not (alike and later and apart) or any(
+                    map(is_symbolic, (load, rounding, *own.values()))
+                ):
                     continue
                 most = max(own.values())
                 if min(load, most) <= 0:
                     continue
                 more = 1 + 2 * max(release.rounding / load, rounding / most)
-                self.events[i] = SharedDpEvent(1 / math.sqrt(more * load), 1 / math.sqrt(more * most))
+                self.events[i] = SharedDpEvent(
+                    1 / math.sqrt(more * load), 1 / math.sqrt(more * most)
+                )
                 self.loads[mechanism] = {name: x for name, x in loads.items() if name not in own}
                 if not self.loads[mechanism]:
                     del self.loads[mechanism], self.alone[mechanism]
@@ -107,8 +117,8 @@ class _Spent:
     def largest_of(cls, branches: Sequence[_Spent], before: int) -> _Spent:
         """An upper bound on the cost of any branch: the largest of loads that add up, and all other events that differ.
 
-        That is the largest load of each leaf of the groups that existed `before`. Groups made in a branch belong to it: it
-        spends no more on them than the sum of their largest loads.
+        That is the largest load of each leaf of the groups that existed `before`. Groups made in a
+        branch belong to it: it spends no more on them than the sum of their largest loads.
         """
         if len(branches) == 1:
             return branches[0]
@@ -117,10 +127,19 @@ class _Spent:
         for spent in branches:
             for mechanism, loads in spent.loads.items():
                 own = most.loads.setdefault(mechanism, {})
-                made = sum(worst_of({name: load for name, load in loads.items() if name[0].serial > before}))
-                for name, load in [*((x, y) for x, y in loads.items() if x[0].serial < before), ((fresh, 0), made)]:
+                made = sum(
+                    worst_of(
+                        {name: load for name, load in loads.items() if name[0].serial > before}
+                    )
+                )
+                for name, load in [
+                    *((x, y) for x, y in loads.items() if x[0].serial < before),
+                    ((fresh, 0), made),
+                ]:
                     own[name] = largest(own[name], load) if name in own else load
-                pairs = zip(spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0)), strict=True)
+                pairs = zip(
+                    spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0)), strict=True
+                )
                 alone, rounding = (largest(*pair) for pair in pairs)
                 most.alone[mechanism] = alone, rounding
         distinct = {repr(x): x for x in (spent.settled() for spent in branches)}
@@ -134,11 +153,16 @@ class _Spent:
         for mechanism, loads in self.loads.items():
             together = sum(worst_of(loads))
             (alone, rounding) = self.alone[mechanism]
-            # The load of several releases is `together` plus all roundings, but at least `together` and at most `alone`.
+            # The load of several releases is `together` plus all roundings, but at least `together`
+            # and at most `alone`.
             if any(map(is_symbolic, (together, alone, rounding))):
                 total = together if together == alone else together + rounding
             else:
-                total = max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
+                total = (
+                    max(together, min(alone, together + rounding))
+                    if alone > together * (1 + 1e-9)
+                    else together
+                )
             found += _noisy(mechanism, total)
         return _composed(found + self.settled())
 
@@ -157,7 +181,9 @@ def ratio_of(release: MechanismUse) -> Any:
     norm = release.mechanism.norm
     name = release.mechanism.name
     if norm not in (0, 1, 2):
-        raise ValueError(f"{name}: a record's contribution is bounded in the norms 1 and 2, not in the norm {norm}.")
+        raise ValueError(
+            f"{name}: a record's contribution is bounded in the norms 1 and 2, not in the norm {norm}."
+        )
     # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
     return total * release.size if norm == 1 else total
 
@@ -177,7 +203,9 @@ def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEv
     """The event of `times` calls (which may be open) of a program that recorded `items`, and the slack of one call."""
     events, still_open, slack = _settle(items, relation)
     if still_open:
-        raise RuntimeError("a release belongs to a batch that was never drawn; this is a bug in discreet")
+        raise RuntimeError(
+            "a release belongs to a batch that was never drawn; this is a bug in discreet"
+        )
     return _repeated(_composed(events), times), slack
 
 
@@ -198,8 +226,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
-            # Samples drawn in an iteration end in it: their event counts once per iteration. Costs of a batch drawn outside
-            # are added to that batch, times the number of iterations.
+            # Samples drawn in an iteration end in it: their event counts once per iteration. Costs
+            # of a batch drawn outside are added to that batch, times the number of iterations.
             once: dict[Batch, list[_Spent]] = {}
             for inside, times in turns_of(item):
                 inner, outer, more = _settle(inside, relation)
@@ -214,7 +242,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                     else:
                         here.setdefault(batch, _Spent()).add(spent, times)
             for batch, spent in once.items():
-                # Each record is in one part: parallel composition, so all parts together cost as much as one.
+                # Each record is in one part: parallel composition, so all parts together cost as
+                # much as one.
                 assert batch.parent is not None
                 here.setdefault(batch.parent, _Spent()).add(_Spent.largest_of(spent, item.before))
         elif isinstance(item, Branches):
@@ -231,7 +260,9 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     for batch, sampling in drawn.items():
         if batch in here:
             released = here.pop(batch).event()
-            events.append(sampling.step_event(released, num_records=batch.num_records, relation=relation))
+            events.append(
+                sampling.step_event(released, num_records=batch.num_records, relation=relation)
+            )
     # Slices and picks are charged to their parent, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None

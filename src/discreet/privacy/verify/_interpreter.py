@@ -1,11 +1,14 @@
 """The walk through a jaxpr: one abstract value for each variable.
 
-The checker gives every variable an abstract value, by the rule of the equation's primitive from the values of its operands.
-The invariant: if the claims about the operands are true of two runs on neighbouring tables, so are those about the results.
-A primitive without a rule returns a value without claims and uses up its keys, so a missing rule costs precision, not
-soundness. `Checker.step` handles low precision, overflow and underflow after every rule (`_precision`), so no rule has to.
+The checker gives every variable an abstract value, by the rule of the equation's primitive from the
+values of its operands. The invariant: if the claims about the operands are true of two runs on
+neighbouring tables, so are those about the results. A primitive without a rule returns a value
+without claims and uses up its keys, so a missing rule costs precision, not soundness.
+`Checker.step` handles low precision, overflow and underflow after every rule (`_precision`), so no
+rule has to.
 
-A value without claims may not be returned. It carries the reason of the equation where the last bound was lost.
+A value without claims may not be returned. It carries the reason of the equation where the last
+bound was lost.
 """
 
 from __future__ import annotations
@@ -15,7 +18,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, inside, is_key, primitives as p, source_line
+from discreet._jax import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    aval,
+    inside,
+    is_key,
+    primitives as p,
+    source_line,
+)
 from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.verify._bounds import Batch, Table
@@ -50,17 +63,21 @@ class Checker:
         self.keys = KeyRing()
         self.items: list[Any] = []  # releases and draws in the innermost loop or branch, in order
         self.notes: list[str] = []  # reasons why a sensitivity is larger than it could be
-        self.unrounded: list[str] = []  # the lines that release sums whose rounding is not accounted for
+        self.unrounded: list[
+            str
+        ] = []  # the lines that release sums whose rounding is not accounted for
         # The mechanisms used, and the assumed upper limit of open noise multipliers.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier, self.beyond = math.inf, False  # whether a known one exceeds its limit
         # Rows of the table, and the names of row numbers and mask.
         self.samples: dict[Batch, tuple[int, ...]] = {}
         self.symbols = Symbols()  # the public numbers that are open parameters
-        # Whether records carry state from sample to sample; and whether one record's membership of a sample affects
-        # others'. The two must not occur together.
+        # Whether records carry state from sample to sample; and whether one record's membership of
+        # a sample affects others'. The two must not occur together.
         self.remembers = self.draws_dependently = False
-        self.schedules = Schedules()  # the public numbers that are known in each iteration of a loop
+        self.schedules = (
+            Schedules()
+        )  # the public numbers that are known in each iteration of a loop
         self.cuts = Cuts()  # the rows taken by number
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
@@ -98,10 +115,14 @@ class Checker:
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._held(x, v, equation, operands) for x, v in pairs]
         if primitive is p.dynamic_slice_p:
-            self.cuts.look(equation, *(getattr(x, "batch", None) for x in (operands[0], outputs[0])))
+            self.cuts.look(
+                equation, *(getattr(x, "batch", None) for x in (operands[0], outputs[0]))
+            )
         return outputs
 
-    def _held(self, value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+    def _held(
+        self, value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]
+    ) -> Value:
         """A result as the machine holds it: but for `absent`, claims of its rule are only weakened."""
         if isinstance(value, Public) and is_key(aval(variable)):
             return self.keys.new(tuple(aval(variable).shape), KNOWN, "it was made in the program")
@@ -111,14 +132,23 @@ class Checker:
         value = with_absent(where_lost(value, operands, equation), variable, equation, operands)
         if equation.primitive in (*MARKED, *INLINED):
             return value
-        rounding = None if equation.primitive in STRUCTURED else rounding_of(equation, variable, operands)
-        return value if value.rounding == rounding else dataclasses.replace(value, rounding=rounding)
+        rounding = (
+            None if equation.primitive in STRUCTURED else rounding_of(equation, variable, operands)
+        )
+        return (
+            value if value.rounding == rounding else dataclasses.replace(value, rounding=rounding)
+        )
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand furthest from a proof as parent."""
         private = [x for x in operands if isinstance(x, Private)]
         private.sort(
-            key=lambda x: (x.axes is not None, x.terms is not None or x.linf is not None, x.origin.mask, x.finite)
+            key=lambda x: (
+                x.axes is not None,
+                x.terms is not None or x.linf is not None,
+                x.origin.mask,
+                x.finite,
+            )
         )
         parent = private[0].origin if private else None
         mask = parent is not None and parent.mask
@@ -127,15 +157,28 @@ class Checker:
     def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: Reason) -> Private:
         """A value without claims; the reason is the earliest on its path."""
         private = [x for x in operands if isinstance(x, Private)]
-        earlier = next((x.why for x in private if x.axes is None and x.terms is None and x.why), None)
+        earlier = next(
+            (x.why for x in private if x.axes is None and x.terms is None and x.why), None
+        )
         batch = common_batch(private)
         if batch is None and earlier is None:
-            earlier = Why.TURNS("values of different samples, or of different iterations of a loop, are mixed")
-        if earlier is not None and earlier.kind in (Why.CLIP, Why.NAN) and any(x.axes is not None for x in private):
+            earlier = Why.TURNS(
+                "values of different samples, or of different iterations of a loop, are mixed"
+            )
+        if (
+            earlier is not None
+            and earlier.kind in (Why.CLIP, Why.NAN)
+            and any(x.axes is not None for x in private)
+        ):
             # Clipping would bound a sum; rows that meet it are wrong in any case.
             earlier = None
             why = MEETS_ALL
-        return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
+        return Private(
+            batch,
+            None,
+            self.origin(equation, operands),
+            why=earlier or why.at(source_line(equation)),
+        )
 
 
 def common_batch(values: Sequence[Private]) -> Batch | None:
@@ -149,7 +192,9 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
 
 def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     """The result of a primitive without a rule: no claims."""
-    return checker.unbounded(equation, operands, Why.UNKNOWN(f"there is no rule for {equation.primitive.name}"))
+    return checker.unbounded(
+        equation, operands, Why.UNKNOWN(f"there is no rule for {equation.primitive.name}")
+    )
 
 
 def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -165,7 +210,9 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
         kind = aval(variable)
         if is_key(kind):
             why = f"it came out of {equation.primitive.name} at {line}, which may return any key"
-            why = f"it depends on records, by {equation.primitive.name} at {line}" if private else why
+            why = (
+                f"it depends on records, by {equation.primitive.name} at {line}" if private else why
+            )
             outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
             outputs.append(unknown(checker, equation, operands))

@@ -24,8 +24,8 @@ from discreet.privacy.verify._errors import Why
 SECRET = "secret"
 KNOWN = "known"
 PRIVATE = "private"
-"""Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or mixed.
-Private: draws from it depend on records."""
+"""Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or
+mixed. Private: draws from it depend on records."""
 
 
 @dataclasses.dataclass
@@ -39,7 +39,9 @@ class _Record:
     @property
     def taken(self) -> tuple[str, str] | None:
         """The purpose and place of the key's use; None if it is unused."""
-        return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
+        return self.use or next(
+            (("jax.random.fold_in", line) for line in self.folds.values()), None
+        )
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,7 +57,9 @@ class KeyRing:
 
     def snapshot(self) -> dict[int, _Record]:
         """Copy the state of all keys, so that a branch can be tried."""
-        return {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in self._records.items()}
+        return {
+            name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in self._records.items()
+        }
 
     def restore(self, saved: dict[int, _Record]) -> None:
         """Return to a snapshot."""
@@ -74,7 +78,9 @@ class KeyRing:
         """Create keys with new names."""
         start = self._next
         self._next = self._next + math.prod(shape)
-        self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
+        self._records |= {
+            name: _Record(kind, len(self.loops), why) for name in range(start, self._next)
+        }
         return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
 
     def anew(self, key: Key) -> Key:
@@ -94,7 +100,9 @@ class KeyRing:
 
     def kind(self, key: Key) -> tuple[str, str]:
         """The kind of an array of keys, and why: secret only if all are, private if one is."""
-        found = ((kind, x.why) for kind in (PRIVATE, KNOWN) for x in self._of(key) if x.kind == kind)
+        found = (
+            (kind, x.why) for kind in (PRIVATE, KNOWN) for x in self._of(key) if x.kind == kind
+        )
         return next(found, (SECRET, ""))
 
     def spend(self, key: Key, purpose: str, line: str) -> None:
@@ -134,12 +142,18 @@ class KeyRing:
         if kind != SECRET:
             return self.new(key.names.shape, kind, why)
         for record in self._of(key):
-            # The loops since the key was made: only a counter of a single one differs in every iteration.
+            # The loops since the key was made: only a counter of a single one differs in every
+            # iteration.
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)
             if around and (counter is None or [counter[0]] != around):
-                self._refuse("jax.random.fold_in", line, "the same number, in another iteration of the loop", line)
+                self._refuse(
+                    "jax.random.fold_in",
+                    line,
+                    "the same number, in another iteration of the loop",
+                    line,
+                )
             if counter is not None:
                 taken = (counter[1], counter[2])
             elif const is not None:

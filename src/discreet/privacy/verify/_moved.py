@@ -19,15 +19,23 @@ from discreet.privacy.verify._rows import as_sum, is_positional, is_whole, shape
 from discreet.privacy.verify.recognize._clipping import reshaped_norm
 
 
-def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
+def moved(
+    checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True
+) -> Private:
     """A value of the operand's elements, each at most once. `exact`: all of them, so it has the same content."""
     if value.axes is None or axes is None:
         return moved_sum(checker, equation, value)
     shape = shape_of(equation.invars[0])
-    found = value.but(axes=axes, origin=checker.origin(equation, [value]), low=value.low, high=value.high)
+    found = value.but(
+        axes=axes, origin=checker.origin(equation, [value]), low=value.low, high=value.high
+    )
     if not exact:
         return found
-    where = over_the_record(value) if size_per_record(shape, value.axes) == 1 else frozenset[tuple[str, int]]()
+    where = (
+        over_the_record(value)
+        if size_per_record(shape, value.axes) == 1
+        else frozenset[tuple[str, int]]()
+    )
     norm = reshaped_norm(value, shape)
     kept = {"holds": value.content, "finite_where": where, "lacks": value.lacks}
     return dataclasses.replace(found, norm_of=norm, **kept)
@@ -55,10 +63,16 @@ def axis_after(equation: JaxprEqn, axis: int) -> int | None:
         return [int(i) for i in params["permutation"]].index(axis)
     if primitive is p.broadcast_in_dim_p:
         place = int(params["broadcast_dimensions"][axis])
-        return place if shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[axis] else None
+        return (
+            place
+            if shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[axis]
+            else None
+        )
     if primitive in (p.squeeze_p, p.rev_p):
         gone = [int(i) for i in params["dimensions"]]
-        return None if axis in gone else axis - sum(i < axis for i in gone if primitive is p.squeeze_p)
+        return (
+            None if axis in gone else axis - sum(i < axis for i in gone if primitive is p.squeeze_p)
+        )
     return axis
 
 
@@ -76,12 +90,17 @@ def common_rows(operands: Sequence[Value]) -> Axes | None:
     return first.axes if alike and first.batch is not None else None
 
 
-def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
+def rows_of_all(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes
+) -> list[Value]:
     """Result rows computed from the operands' rows along the same axes, without bounds."""
     batch = next(x.batch for x in operands if isinstance(x, Private))
     positional = is_positional(equation, operands, axes)
     origin = checker.origin(equation, operands)
-    return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
+    return [
+        Private(batch, axes, origin, finite=is_whole(v), positional=positional)
+        for v in equation.outvars
+    ]
 
 
 def rows_apart(

@@ -20,7 +20,15 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from discreet._jax import ClosedJaxpr, all_constants, compiled, is_key, jaxpr_as_fun, users_file, without_dead_code
+from discreet._jax import (
+    ClosedJaxpr,
+    all_constants,
+    compiled,
+    is_key,
+    jaxpr_as_fun,
+    users_file,
+    without_dead_code,
+)
 from discreet.privacy.mechanisms import NoNoiseError
 from discreet.privacy.verify._errors import PrivacyError, Why, source_of
 from discreet.privacy.verify._refusals import refuse_opaque
@@ -33,7 +41,9 @@ def line_of(function: Any) -> tuple[str, ...]:
     if code is None:
         return ()
     lines = enumerate(source_of(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
-    number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
+    number = next(
+        (i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno
+    )
     number = code.co_firstlineno if code.co_name == "<lambda>" else number
     return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
 
@@ -52,7 +62,9 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
 
     def program_of(*operands: Any) -> Any:
         rest = iter(operands)
-        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
+        return step(
+            *structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves])
+        )
 
     try:
         program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
@@ -72,7 +84,9 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
     held = all_constants(program)
     held_again = all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
-    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
+    same = same and all(
+        constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True)
+    )
     if not same:
         raise PrivacyError(
             "the program differs each time it is traced: it depends on something that is not an argument.",
@@ -107,11 +121,19 @@ def check_different(leaves: Sequence[Any]) -> None:
 
     Traced keys, and keys on other machines, cannot be compared.
     """
-    keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
-    words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
+    keys = [
+        x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)
+    ]
+    words = [
+        (x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1))
+        for x in keys
+        if x.is_fully_addressable
+    ]
     rows = [(kind, row.tobytes()) for kind, array in words for row in array]
     if len(set(rows)) < len(rows):
-        raise ValueError("Two keys are equal, so their noise is the same: derive each with jax.random.split.")
+        raise ValueError(
+            "Two keys are equal, so their noise is the same: derive each with jax.random.split."
+        )
 
 
 def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
@@ -129,7 +151,9 @@ class Runner:
         self.run = jax.jit(jaxpr_as_fun(program))
         self._kept: dict[Any, Callable[..., list[Any]]] = {}
 
-    def of(self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False) -> Callable[..., list[Any]]:
+    def of(
+        self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False
+    ) -> Callable[..., list[Any]]:
         """The program for such operands, as `compiled` compiles it."""
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.run
@@ -169,7 +193,11 @@ def _digest(program: ClosedJaxpr) -> Any:
     digest = hashlib.sha256(text.encode())
     for value in all_constants(program):
         # A hash tells nothing of a secret key, and a program with another key is another one.
-        digest.update(np.asarray(jax.random.key_data(value)).tobytes() if is_key(value) else constant_bytes(value))
+        digest.update(
+            np.asarray(jax.random.key_data(value)).tobytes()
+            if is_key(value)
+            else constant_bytes(value)
+        )
     return digest
 
 

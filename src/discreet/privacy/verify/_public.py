@@ -38,17 +38,26 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     assert len(values) == len(operands)
     released = any(x.released for x in values)
     if len(equation.outvars) != 1:
-        return [Public(scale=None if aval(x).shape else unnamed(), released=released) for x in equation.outvars]
+        return [
+            Public(scale=None if aval(x).shape else unnamed(), released=released)
+            for x in equation.outvars
+        ]
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
-        error = error_of(equation, [x.const for x in values], [x.error for x in values], const.dtype)
+        error = error_of(
+            equation, [x.const for x in values], [x.error for x in values], const.dtype
+        )
         if error <= MOST_ERROR:
             return [constant(const, exact=is_exact(equation, values, kind), error=error)]
     uniform = _uniform(equation, values, kind)
     scale = _scale(checker, equation, values) if len(uniform) == len(kind.shape) else None
-    error = error_of(equation, [], [x.error for x in values], kind.dtype) if scale is not None else 0.0
-    if scale is not None and (error > MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
+    error = (
+        error_of(equation, [], [x.error for x in values], kind.dtype) if scale is not None else 0.0
+    )
+    if scale is not None and (
+        error > MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)
+    ):
         scale = None
     if scale is None:
         scale = unnamed() if len(uniform) == len(kind.shape) else None
@@ -59,7 +68,15 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     limit = values[0].magnitude if equation.primitive in MOVES else None
     counter = _counter(equation, values)
     return [
-        Public(error=error, uniform=uniform, scale=scale, counter=counter, turns=turns, released=released, limit=limit)
+        Public(
+            error=error,
+            uniform=uniform,
+            scale=scale,
+            counter=counter,
+            turns=turns,
+            released=released,
+            limit=limit,
+        )
     ]
 
 
@@ -91,7 +108,13 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
 
 def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] | None:
     primitive = equation.primitive
-    if primitive in (p.convert_element_type_p, p.squeeze_p, p.reshape_p, p.broadcast_in_dim_p, *IDENTITY):
+    if primitive in (
+        p.convert_element_type_p,
+        p.squeeze_p,
+        p.reshape_p,
+        p.broadcast_in_dim_p,
+        *IDENTITY,
+    ):
         kind = aval(equation.outvars[0])
         counter = values[0].counter
         if counter is None or np.dtype(kind.dtype).kind not in "iu":
@@ -118,7 +141,9 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
     rank = len(kind.shape)
     everywhere = frozenset(range(rank))
     shapes = [tuple(aval(x).shape) for x in equation.invars]
-    single = bool(values) and all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True))
+    single = bool(values) and all(
+        len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True)
+    )
     if single and (primitive in ELEMENTWISE_SHAPES or primitive in MOVES):
         return everywhere
     if primitive in ELEMENTWISE_SHAPES:
@@ -129,7 +154,9 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
         return frozenset(found)
     if primitive is p.broadcast_in_dim_p:
         dims = [int(i) for i in params["broadcast_dimensions"]]
-        varying = {dims[i] for i in range(len(dims)) if i not in values[0].uniform and shapes[0][i] > 1}
+        varying = {
+            dims[i] for i in range(len(dims)) if i not in values[0].uniform and shapes[0][i] > 1
+        }
         return everywhere - varying
     if primitive is p.transpose_p:
         return frozenset(i for i, j in enumerate(params["permutation"]) if j in values[0].uniform)
@@ -139,8 +166,9 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
 def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | None:
     """A single number as a product of other numbers; integers may wrap around and low precision rounds.
 
-    Intermediate products of numbers unknown at trace time may overflow, or lose digits below 1e-38, and then differ from
-    their formula even if later factors compensate. So a product contains at most one such number.
+    Intermediate products of numbers unknown at trace time may overflow, or lose digits below 1e-38,
+    and then differ from their formula even if later factors compensate. So a product contains at
+    most one such number.
     """
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind != "f" or dtype.itemsize < 4:
@@ -154,12 +182,26 @@ def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | No
         found = known[0] * known[1].to(1.0 if primitive is p.mul_p else -1.0)
         return None if checker.schedules.may_be_lost(found, *known) else found
     if primitive is p.sqrt_p:
-        return None if any(abs(power) > 1 and not is_open(s) for s, power in known[0].powers) else known[0].to(0.5)
+        return (
+            None
+            if any(abs(power) > 1 and not is_open(s) for s, power in known[0].powers)
+            else known[0].to(0.5)
+        )
     if primitive is p.square_p:
         return None if checker.schedules.may_be_lost(known[0] * known[0]) else known[0] * known[0]
     if primitive is p.convert_element_type_p:
-        floats = all(np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars))
+        floats = all(
+            np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars)
+        )
         return known[0] if floats else None
-    if primitive in (*IDENTITY, p.neg_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p, p.abs_p):
+    if primitive in (
+        *IDENTITY,
+        p.neg_p,
+        p.broadcast_in_dim_p,
+        p.reshape_p,
+        p.squeeze_p,
+        p.transpose_p,
+        p.abs_p,
+    ):
         return known[0]
     return None

@@ -1,8 +1,8 @@
 """The record of one walk: draws, releases, loops and branches, in the order of the program.
 
-The checker appends a `Sample` at each draw (`_bounds`) and a `MechanismUse` at each mechanism; a loop or
-a branch collects its own list, and is one item of the list around it. Nothing is added up here:
-`_events` derives the event from the list when the walk is over.
+The checker appends a `Sample` at each draw (`_bounds`) and a `MechanismUse` at each mechanism; a
+loop or a branch collects its own list, and is one item of the list around it. Nothing is added up
+here: `_events` derives the event from the list when the walk is over.
 
 A release has loads: by leaf of a group the sum of (bound / noise)^2. Leaves of one group are parts
 of one vector, so what counts of a group is its worst leaf. A group with a serial after `before`
@@ -41,8 +41,8 @@ class MechanismUse:
     mechanism: Mechanism  # The source of the noise
     loads: Loads  # In the L2 norm
     size: int  # Coordinates, for mechanisms calibrated to the L1 norm
-    # An upper bound on the load added by rounding to a grid, if a record shares its bound between this release and
-    # others (`_rules_noise`). Otherwise the noise covers it.
+    # An upper bound on the load added by rounding to a grid, if a record shares its bound between
+    # this release and others (`_rules_noise`). Otherwise the noise covers it.
     rounding: Any = 0.0
 
 

@@ -28,11 +28,14 @@ from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._registry import KEY_RULES, RULES
 
 
-def refuse_opaque(jaxpr: Jaxpr, known: Set[Primitive] | None = None, *, on_devices: bool = False) -> None:
+def refuse_opaque(
+    jaxpr: Jaxpr, known: Set[Primitive] | None = None, *, on_devices: bool = False
+) -> None:
     """Refuse a program that has side effects (callback, print, I/O), or calls whose content cannot be inspected.
 
-    Such a call may contain records. `known`: All primitives that are JAX's or have a rule; None: they are looked up.
-    `on_devices`: Within `shard_map`, whose rule covers communication between devices.
+    Such a call may contain records. `known`: All primitives that are JAX's or have a rule; None:
+    they are looked up. `on_devices`: Within `shard_map`, whose rule covers communication between
+    devices.
     """
     known = jax_primitives() | RULES.keys() | KEY_RULES.keys() if known is None else known
     for equation in jaxpr.eqns:
@@ -44,7 +47,9 @@ def refuse_opaque(jaxpr: Jaxpr, known: Set[Primitive] | None = None, *, on_devic
                 source_line(equation),
             )
         outside = ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
-        if (equation.effects and not is_over_devices(equation)) or any(word in name for word in outside):
+        if (equation.effects and not is_over_devices(equation)) or any(
+            word in name for word in outside
+        ):
             raise Why.CALLBACK.refusal(
                 f"the operation {name} at {source_line(equation)} has side effects (callback, print, I/O) while the program "
                 "runs: no proof covers them.",

@@ -35,7 +35,9 @@ def rule(*primitives: Primitive, table: dict[Primitive, Any] = RULES) -> Callabl
     def enter(function: Any) -> Any:
         for primitive in primitives:
             if table.setdefault(primitive, function) is not function:
-                raise ValueError(f"two rules for {primitive.name}: {table[primitive].__name__}, {function.__name__}")
+                raise ValueError(
+                    f"two rules for {primitive.name}: {table[primitive].__name__}, {function.__name__}"
+                )
         return function
 
     return enter

@@ -22,7 +22,14 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, group_of, outside, scaled
-from discreet.privacy.verify._domain import Private, Public, Value, contribution_factor, range_factor, row_terms
+from discreet.privacy.verify._domain import (
+    Private,
+    Public,
+    Value,
+    contribution_factor,
+    range_factor,
+    row_terms,
+)
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._interpreter import Checker
 
@@ -38,7 +45,11 @@ def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int
 def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:
     """The rows of an elementwise result, without other claims; None if records meet other records."""
     shape = shape_of(equation.outvars[0])
-    private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
+    private = [
+        (x, shape_of(v))
+        for x, v in zip(operands, equation.invars, strict=True)
+        if isinstance(x, Private)
+    ]
     first = private[0][0]
     axes = private[0][0].axes
     if axes is None or first.batch is None:
@@ -56,7 +67,9 @@ def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int
     """True if result rows depend on their place: an operand's rows did, or a public operand varies between rows."""
     pairs = zip(operands, equation.invars, strict=True)
     return any(
-        x.positional if isinstance(x, Private) else isinstance(x, Public) and varies_along(x, shape_of(v), axes)
+        x.positional
+        if isinstance(x, Private)
+        else isinstance(x, Public) and varies_along(x, shape_of(v), axes)
         for x, v in pairs
     )
 
@@ -77,7 +90,9 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
     out = shape_of(equation.outvars[0])
     # NaN is checked separately, before any sum.
     rows = value.axes is not None
-    terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
+    terms = (
+        row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
+    )
     return None if terms is None else scaled(terms, expansion(own, out))
 
 
@@ -97,7 +112,11 @@ def all_finite(operands: Sequence[Value]) -> bool:
     def finite(value: Value) -> bool:
         if isinstance(value, Private):
             return value.finite
-        return isinstance(value, Public) and value.magnitude is not None and math.isfinite(value.magnitude)
+        return (
+            isinstance(value, Public)
+            and value.magnitude is not None
+            and math.isfinite(value.magnitude)
+        )
 
     return all(map(finite, operands))
 
@@ -136,15 +155,23 @@ _LARGEST = 1e38
 def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     """Convert a value to a sum, whose terms bound one record's contribution; no terms but a reason if there is no bound.
 
-    An array of rows changes in one row only. That holds for the table; in a random sample the rows after a record that is
-    not drawn move up, so there only a single record's term of a sum has a bound.
+    An array of rows changes in one row only. That holds for the table; in a random sample the rows
+    after a record that is not drawn move up, so there only a single record's term of a sum has a
+    bound.
     """
     if value.axes is None:
-        return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
+        return (
+            value
+            if value.terms is not None or value.batch is None
+            else _limited(checker, value, shape)
+        )
     assert value.batch is not None
-    # In a Poisson sample a record that is not drawn leaves no gap: all later rows differ between the two runs.
+    # In a Poisson sample a record that is not drawn leaves no gap: all later rows differ between
+    # the two runs.
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
-        why = Why.POSITION("a random sample is used row by row: the row of a record depends on the others")
+        why = Why.POSITION(
+            "a random sample is used row by row: the row of a record depends on the others"
+        )
         return _without(value, why)
     return summed(checker, value, shape, additive=value.axes == ())
 
@@ -158,7 +185,9 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     if terms is None:
         why = Why.CLIP("a record's contribution has no bound: rows are summed without clipping")
         if value.terms is not None or value.linf is not None:
-            why = Why.NAN("rows are summed that may hold NaN or infinity, which makes the record visible in the sum")
+            why = Why.NAN(
+                "rows are summed that may hold NaN or infinity, which makes the record visible in the sum"
+            )
         return _without(value, why)
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
@@ -173,14 +202,23 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
         reason = "rows without a record are not exactly zero" if padded else "there is no mask"
         where = value.origin.line or value.origin.what
         checker.notes.append(f"the sum's sensitivity is {factor:.3g}C, since {reason} ({where})")
-    # Leaves that jointly move by 2C share no bound with leaves that move by C, nor what is there without the record with
-    # what is there with it.
+    # Leaves that jointly move by 2C share no bound with leaves that move by C, nor what is there
+    # without the record with what is there with it.
     turned = batch.whole not in value.zero and outside(batch.whole) in value.zero
     kind = "twice" if factor > 1.0 else "outside" if turned else ""
     terms = tuple(
-        Term(group_of(kind, t.group) if kind else t.group, t.leaves, t.bound * factor, t.source) for t in terms
+        Term(group_of(kind, t.group) if kind else t.group, t.leaves, t.bound * factor, t.source)
+        for t in terms
     )
-    return value.but(axes=None, terms=terms, moves=moves, additive=additive, zero=frozenset(), linf=None, finite=True)
+    return value.but(
+        axes=None,
+        terms=terms,
+        moves=moves,
+        additive=additive,
+        zero=frozenset(),
+        linf=None,
+        finite=True,
+    )
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -200,6 +238,9 @@ def _without(value: Private, why: Reason) -> Private:
 
 def limits_of(values: Sequence[Value]) -> list[float] | None:
     """The largest absolute element of each value; None if one is unknown."""
-    found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
+    found = [
+        x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None
+        for x in values
+    ]
     known = [x for x in found if x is not None]
     return known if len(known) == len(found) else None

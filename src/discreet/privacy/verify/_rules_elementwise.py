@@ -1,11 +1,13 @@
 """Elementwise primitives.
 
-Element j of the result depends on the elements j of the operands, so rows stay rows as long as all operands have their
-records along the same axes (`aligned`). It remains to find which bounds, zero rows and finite numbers survive: `_BOUNDS` has a
-function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound only through functions that
-are linear or have slope at most 1 (`_on_sums`).
+Element j of the result depends on the elements j of the operands, so rows stay rows as long as all
+operands have their records along the same axes (`aligned`). It remains to find which bounds, zero
+rows and finite numbers survive: `_BOUNDS` has a function for each primitive that keeps more than
+`_no_bound` does. A sum over records keeps a bound only through functions that are linear or have
+slope at most 1 (`_on_sums`).
 
-Clipping written out is in `recognize/_clipping`, tests for NaN and infinity in `recognize/_comparisons`.
+Clipping written out is in `recognize/_clipping`, tests for NaN and infinity in
+`recognize/_comparisons`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,17 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, newer_primitives, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
-from discreet.privacy.verify._bounds import SMALLEST, Batch, Scale, Term, added, fresh, is_open, scaled, total_of
+from discreet.privacy.verify._bounds import (
+    SMALLEST,
+    Batch,
+    Scale,
+    Term,
+    added,
+    fresh,
+    is_open,
+    scaled,
+    total_of,
+)
 from discreet.privacy.verify._domain import Axes, Private, Public, Value, row_terms
 from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._interpreter import MEETS_ALL, Checker, common_batch
@@ -39,7 +51,12 @@ from discreet.privacy.verify._rows import (
     size_per_record,
 )
 from discreet.privacy.verify.recognize._clipping import clipped_product, norm_after
-from discreet.privacy.verify.recognize._comparisons import conditions_on, most_equal, number_if, tells
+from discreet.privacy.verify.recognize._comparisons import (
+    conditions_on,
+    most_equal,
+    number_if,
+    tells,
+)
 from discreet.privacy.verify.recognize._folds import folding
 
 _KEEPS_ZERO = (
@@ -62,7 +79,15 @@ _OTHERS = (
 
 
 _POSITIVE = (p.abs_p, p.square_p, p.exp_p, p.exp2_p, p.logistic_p)
-_KEEPS_SIGN = (p.add_p, p.add_jaxvals_p, p.mul_p, p.max_p, p.sqrt_p, p.convert_element_type_p, *IDENTITY)
+_KEEPS_SIGN = (
+    p.add_p,
+    p.add_jaxvals_p,
+    p.mul_p,
+    p.max_p,
+    p.sqrt_p,
+    p.convert_element_type_p,
+    *IDENTITY,
+)
 _BOUNDS: dict[Any, Any] = {}
 """By primitive: the bounds that survive, as a function of (equation, operands) to fields of the result."""
 
@@ -73,7 +98,9 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if result is None:
         if any(x.axes is None for x in operands if isinstance(x, Private)):
             return _on_sums(checker, equation, operands)
-        return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("a record's values meet those of other records")
+        )
     primitive = equation.primitive
     changes = _BOUNDS.get(primitive, _no_bound)(equation, operands)
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
@@ -92,7 +119,11 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         changes["low"] = max(0.0, changes.get("low") or 0.0)
     norm = norm_after(equation, operands)
     # A factor that clips is C over a norm that is neither NaN nor zero: it is finite.
-    if norm is not None and norm.finite and (norm.kind == "shares" or (norm.kind == "factor" and norm.safe)):
+    if (
+        norm is not None
+        and norm.finite
+        and (norm.kind == "shares" or (norm.kind == "factor" and norm.safe))
+    ):
         changes["finite"] = True
     return result.but(**changes, **({} if norm is None else {"norm_of": norm}))
 
@@ -103,7 +134,9 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
     dtype = aval(equation.outvars[0]).dtype
-    lost = Why.LINEAR(f"{primitive.name} is applied to values of all records: one record's influence has no bound")
+    lost = Why.LINEAR(
+        f"{primitive.name} is applied to values of all records: one record's influence has no bound"
+    )
     if str(dtype) in ("bfloat16", "float16"):
         lost = held_as(dtype)
     if is_integer(equation):
@@ -140,7 +173,9 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     elif primitive is p.convert_element_type_p and np.dtype(dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
     # Elementwise functions of slope at most 1: the results are no further apart than the operands.
-    elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
+    elif primitive in _SLOPE_ONE or (
+        primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1
+    ):
         position, value = next((i, x) for i, x in enumerate(sums) if isinstance(x, Private))
         terms = bound_of(value, equation, position)
         additive &= primitive in (p.neg_p, *IDENTITY)
@@ -155,7 +190,9 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return Private(batch, None, origin, terms=terms, moves=moves, finite=True, additive=additive)
 
 
-_DROWNED = Why.PRECISION("a number is added whose rounding moves the sum by more than a record does")
+_DROWNED = Why.PRECISION(
+    "a number is added whose rounding moves the sum by more than a record does"
+)
 _ROUNDING = 2.0**-24
 
 
@@ -178,7 +215,12 @@ def _with_factor(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Private
         return value, None
     inverse = equation.primitive is p.div_p
     factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
-    if factor is None and other.const is not None and other.const.size and other.const.dtype.kind in "biuf":
+    if (
+        factor is None
+        and other.const is not None
+        and other.const.size
+        and other.const.dtype.kind in "biuf"
+    ):
         sizes = np.abs(other.const.astype(np.float64))
         known = not inverse or bool(sizes.min() > SMALLEST)
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
@@ -198,9 +240,14 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
 def _comes_back(bound: Scale, factor: Scale) -> bool:
     """True if a value scaled by a traced number is scaled back, or by another: it may have been infinite, or zero.
 
-    Only scaling in the same direction keeps the final size, which the noise shares, informative about intermediate ones.
+    Only scaling in the same direction keeps the final size, which the noise shares, informative
+    about intermediate ones.
     """
-    if not bound.powers or not factor.powers or all(is_open(name) for name, _ in (*bound.powers, *factor.powers)):
+    if (
+        not bound.powers
+        or not factor.powers
+        or all(is_open(name) for name, _ in (*bound.powers, *factor.powers))
+    ):
         return False
     after = dict((bound * factor).powers)
     ratios = {after.get(symbol, 0.0) / power for symbol, power in bound.powers}
@@ -235,7 +282,9 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # A number equal to itself is not NaN; with a limited size it is finite.
         limited = first.linf is not None
-        changes["finite_where"] = frozenset({("each", first.spot), *conditions_on(equation, first)} if limited else ())
+        changes["finite_where"] = frozenset(
+            {("each", first.spot), *conditions_on(equation, first)} if limited else ()
+        )
     return changes
 
 
@@ -252,7 +301,12 @@ def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     linf = None if limits is None else sum(limits)
     low = None
     least = lowest(operands[0])
-    if equation.primitive is p.sub_p and least is not None and limits and is_positive(operands[1], equation.invars[1]):
+    if (
+        equation.primitive is p.sub_p
+        and least is not None
+        and limits
+        and is_positive(operands[1], equation.invars[1])
+    ):
         # `1 - mask` lies between 0 and 1, too.
         low = least - limits[1]
         linf = max(limits[0], abs(low))
@@ -267,7 +321,11 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         return clipped
     private = [x for x in operands if isinstance(x, Private)]
     limits = limits_of(operands)
-    linf = None if limits is None else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
+    linf = (
+        None
+        if limits is None
+        else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
+    )
     terms = None
     zero = frozenset[Batch]()
     if len(private) == 1:
@@ -287,7 +345,9 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
 
 
-def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
+def product_of_norms(
+    first: Private, second: Private, shapes: Sequence[Axes]
+) -> tuple[Term, ...] | None:
     """The bound of products of one record's elements, each pair at most once, summed or not."""
     if first.terms is None:
         # The first gives the group, which others may share: prefer one that was clipped.
@@ -311,7 +371,9 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     """The rule of (1 + x)(1 - x), part of the derivative of tanh since JAX 0.12."""
     limits = limits_of(operands)
-    if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
+    if (
+        limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u"
+    ):  # 1 - x wraps around
         return {}
     return {"linf": max(1.0, limits[0] ** 2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 
@@ -324,24 +386,41 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     top, bottom = operands
     if not isinstance(top, Private) or not isinstance(bottom, Public):
         return {}
-    sizes = None if bottom.const is None or bottom.const.size == 0 else np.abs(bottom.const.astype(np.float64))
-    nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
+    sizes = (
+        None
+        if bottom.const is None or bottom.const.size == 0
+        else np.abs(bottom.const.astype(np.float64))
+    )
+    nonzero = (
+        sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
+    )
     terms = _multiple(equation, operands)
     linf = None
     if top.linf is not None and nonzero and sizes is not None:
         linf = top.linf * bottom.rounded / float(sizes.min())
     finite = top.finite and nonzero and (terms is not None or linf is not None)
-    return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
+    return {
+        "terms": terms,
+        "linf": linf,
+        "finite": finite,
+        "zero": top.zero if nonzero else frozenset(),
+    }
 
 
 @rule(p.max_p, p.min_p, table=_BOUNDS)
 def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     limits = limits_of(operands)
-    changes: dict[str, Any] = {"linf": None if limits is None or math.inf in limits else max(limits)}
+    changes: dict[str, Any] = {
+        "linf": None if limits is None or math.inf in limits else max(limits)
+    }
     changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
     private = [x for x in operands if isinstance(x, Private)]
     # A bound that is NaN somewhere has no largest element.
-    public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.magnitude is not None]
+    public = [
+        x.const
+        for x in operands
+        if isinstance(x, Public) and x.const is not None and x.magnitude is not None
+    ]
     if len(private) == 1 and public and public[0].size:
         # jnp.clip is a maximum and then a minimum.
         (value,) = private
@@ -406,7 +485,12 @@ def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any integer
     terms = scaled(value.terms, factor) if value.terms is not None and grows else None
-    if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
+    if (
+        before.kind == "b"
+        and after.kind == "f"
+        and value.most is not None
+        and value.batch is not None
+    ):
         terms = fresh(Scale(math.sqrt(value.most)), value.batch)
     wraps = after.kind == "u" and before.kind not in "bu"  # negative numbers become huge
     linf = value.linf * factor if value.linf is not None and not wraps else None

@@ -45,15 +45,23 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
     assert isinstance(key, Key)
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)
-        return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
+        return checker.keys.new(
+            shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}"
+        )
     if isinstance(data, Public) and shape == key.names.shape:
-        number = int(data.const.reshape(-1)[0]) % _WORDS if data.const is not None and data.const.size == 1 else None
+        number = (
+            int(data.const.reshape(-1)[0]) % _WORDS
+            if data.const is not None and data.const.size == 1
+            else None
+        )
         apart = data.counter is not None and 0 <= data.counter[1] <= data.counter[2] < _WORDS
         return checker.keys.fold(key, number, data.counter if apart else None, line)
     kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.fold_in", line)
     numbers = data.const if isinstance(data, Public) else None
-    if kind == SECRET and (numbers is None or len(np.unique(numbers.astype(np.uint32))) < numbers.size):
+    if kind == SECRET and (
+        numbers is None or len(np.unique(numbers.astype(np.uint32))) < numbers.size
+    ):
         kind = KNOWN
         why = f"the numbers folded in at {line} may be equal"
     return checker.keys.new(shape, kind, why)
@@ -65,7 +73,9 @@ def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     assert isinstance(key, Key)
     checker.keys.spend(key, equation.primitive.name, source_line(equation))
     if checker.keys.kind(key)[0] == PRIVATE:
-        return checker.unbounded(equation, operands, Why.KEY("random numbers from a key that depends on records"))
+        return checker.unbounded(
+            equation, operands, Why.KEY("random numbers from a key that depends on records")
+        )
     return Public()
 
 
@@ -120,7 +130,10 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
     if primitive is p.slice_p:
         strides = params["strides"] or [1] * names.ndim
         window = tuple(
-            slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+            slice(a, b, c)
+            for a, b, c in zip(
+                params["start_indices"], params["limit_indices"], strides, strict=True
+            )
         )
         return Key(names[window])
     if primitive is p.transpose_p:
@@ -142,7 +155,9 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     assert isinstance(key, Key)
     sizes = equation.params["slice_sizes"]
     line = source_line(equation)
-    known = [int(s.const) if isinstance(s, Public) and s.const is not None else None for s in starts]
+    known = [
+        int(s.const) if isinstance(s, Public) and s.const is not None else None for s in starts
+    ]
     free = [n - w for n, w in zip(key.names.shape, sizes, strict=True)]
     if all(k is not None for k in known):
         places = [min(max(k or 0, 0), most) for k, most in zip(known, free, strict=True)]

@@ -1,9 +1,10 @@
 """Sums, matrix products, convolutions and linear algebra.
 
-Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_rows`). Over
-other axes Cauchy-Schwarz bounds the growth of a row's norm: sqrt(n) for a sum of n elements, the Frobenius norm for a public
-matrix, the product of norms for two rows of one record. Any function of single records keeps rows rows, such as
-decompositions and transforms of the last axes.
+Here rows become sums: over the axes of the records, one record changes a sum by its own row
+(`summed` in `_rows`). Over other axes Cauchy-Schwarz bounds the growth of a row's norm: sqrt(n) for
+a sum of n elements, the Frobenius norm for a public matrix, the product of norms for two rows of
+one record. Any function of single records keeps rows rows, such as decompositions and transforms of
+the last axes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import rows_apart
 from discreet.privacy.verify._registry import STRUCTURED, rule
-from discreet.privacy.verify._rows import all_finite, as_sum, is_whole, shape_of, size_per_record, summed, varies_along
+from discreet.privacy.verify._rows import (
+    all_finite,
+    as_sum,
+    is_whole,
+    shape_of,
+    size_per_record,
+    summed,
+    varies_along,
+)
 from discreet.privacy.verify._rules_elementwise import product_of_norms
 from discreet.privacy.verify.recognize._clipping import clipped_by, largest_of, sum_of
 from discreet.privacy.verify.recognize._folds import fold_of, folded_rows
@@ -36,15 +45,23 @@ _WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound"
 @rule(p.reduce_sum_p)
 def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """A sum over some axes."""
-    return sum_over(checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"])
+    return sum_over(
+        checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"]
+    )
 
 
 @rule(p.psum_p)
 def _psum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of `psum` over axes that `vmap` names, a sum over them; those of devices are in `_devices`."""
     params: Any = equation.params
-    if params["axis_index_groups"] is not None or not all(isinstance(x, int) for x in params["axes"]):
-        return [checker.unbounded(equation, operands, Why.ROWS("psum over some of the records, or over devices"))]
+    if params["axis_index_groups"] is not None or not all(
+        isinstance(x, int) for x in params["axes"]
+    ):
+        return [
+            checker.unbounded(
+                equation, operands, Why.ROWS("psum over some of the records, or over devices")
+            )
+        ]
     found: list[Value] = []
     for value, variable, result in zip(operands, equation.invars, equation.outvars, strict=True):
         own = equation.replace(primitive=p.reduce_sum_p, invars=[variable], outvars=[result])
@@ -52,7 +69,9 @@ def _psum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     return found
 
 
-def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, axes: Sequence[int]) -> Private:
+def sum_over(
+    checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, axes: Sequence[int]
+) -> Private:
     """The sum of a private value over some axes."""
     assert isinstance(value, Private)
     gone = [int(i) for i in axes]
@@ -66,10 +85,16 @@ def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, ax
     return _within_rows(checker, equation, value, gone, others)
 
 
-def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
+def _within_rows(
+    checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int
+) -> Private:
     assert value.axes is not None
     terms = None if value.terms is None else scaled(value.terms, math.sqrt(others))
-    linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
+    linf = (
+        None
+        if value.linf is None or _overflows(equation, value.linf * others)
+        else value.linf * others
+    )
     exact = is_whole(equation.outvars[0])
     kept = without(value.axes, gone)
     return value.but(
@@ -78,12 +103,19 @@ def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: lis
         terms=terms,
         linf=linf,
         finite=exact or (value.finite and (terms is not None or linf is not None)),
-        norm_of=sum_of(equation, value, kept, others) if equation.primitive is p.reduce_sum_p else None,
+        norm_of=sum_of(equation, value, kept, others)
+        if equation.primitive is p.reduce_sum_p
+        else None,
     )
 
 
 def _over_records(
-    checker: Checker, equation: JaxprEqn, value: Private, shape: Axes, records: list[int], others: int
+    checker: Checker,
+    equation: JaxprEqn,
+    value: Private,
+    shape: Axes,
+    records: list[int],
+    others: int,
 ) -> Private:
     assert value.batch is not None
     assert value.axes is not None
@@ -118,31 +150,45 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
     p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
     p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
 )  # fmt: skip
-def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | list[Value]:
+def within_rows_only(
+    checker: Checker, equation: JaxprEqn, operands: list[Value]
+) -> Private | list[Value]:
     """The rule of reductions and scans that may act only within a row: max, product, sort, cumsum, argmax, ..."""
     private = [x for x in operands if isinstance(x, Private)]
     axes = _reduced_axes(equation)
     first = private[0]
-    if len(private) < len(operands) or any(x.axes != first.axes or x.batch is not first.batch for x in private):
-        return checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values"))
+    if len(private) < len(operands) or any(
+        x.axes != first.axes or x.batch is not first.batch for x in private
+    ):
+        return checker.unbounded(
+            equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values")
+        )
     if first.axes is None or set(axes) & set(first.axes):
-        why = Why.ROWS(f"{equation.primitive.name} over records makes each result depend on all of them")
+        why = Why.ROWS(
+            f"{equation.primitive.name} over records makes each result depend on all of them"
+        )
         return checker.unbounded(equation, operands, why)
     smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
     kept = without(first.axes, axes) if smaller else first.axes
     positional = any(x.positional for x in private)
     found: list[Value] = []
     for variable in equation.outvars:
-        result = Private(first.batch, kept, checker.origin(equation, operands), positional=positional)
+        result = Private(
+            first.batch, kept, checker.origin(equation, operands), positional=positional
+        )
         truths = np.dtype(aval(variable).dtype).kind == "b"  # for numbers it combines bits
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
-            norm = largest_of(equation, first, kept) if equation.primitive is p.reduce_max_p else None
+            norm = (
+                largest_of(equation, first, kept) if equation.primitive is p.reduce_max_p else None
+            )
             result = result.but(linf=first.linf, zero=first.zero, finite=first.finite, norm_of=norm)
         if equation.primitive is p.reduce_and_p and size_per_record(shape_of(variable), kept) == 1:
             # All of a record's elements are finite, wherever they move.
-            where = first.finite_where | {("all", content) for kind, content in first.finite_where if kind == "of"}
+            where = first.finite_where | {
+                ("all", content) for kind, content in first.finite_where if kind == "of"
+            }
             result = dataclasses.replace(result, finite_where=where)
         found.append(dataclasses.replace(result, finite=result.finite or is_whole(variable)))
     return found
@@ -150,14 +196,20 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
 
 def _reduced_axes(equation: JaxprEqn) -> list[int]:
     params: Any = equation.params
-    found = params["axes"] if "axes" in params else [params["dimension" if "dimension" in params else "axis"]]
+    found = (
+        params["axes"]
+        if "axes" in params
+        else [params["dimension" if "dimension" in params else "axis"]]
+    )
     return [int(i) for i in found]
 
 
 @rule(p.dot_general_p)
 def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of matrix products: rows times public matrices, rows times rows, and sums over records."""
-    contract, batch = ([[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"])
+    contract, batch = (
+        [[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"]
+    )
     shapes = [shape_of(x) for x in equation.invars]
     if any(isinstance(x, Private) and x.axes is None for x in operands):
         return _dot_of_sums(checker, equation, operands)
@@ -171,12 +223,26 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
             return _rows_of(checker, equation, operands, (), positional)
         pairs = list(zip(first.axes, second.axes, strict=False))
         if same and pairs and all(_place(batch, a, b) for a, b in pairs):
-            found = _rows_of(checker, equation, operands, tuple(batch[0].index(a) for a in first.axes), positional)
-            terms = None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
-            return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
+            found = _rows_of(
+                checker,
+                equation,
+                operands,
+                tuple(batch[0].index(a) for a in first.axes),
+                positional,
+            )
+            terms = (
+                None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
+            )
+            return (
+                found
+                if terms is None
+                else found.but(terms=terms, finite=first.finite and second.finite)
+            )
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, first, second, shapes)
-        return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("a product joins each record with every other")
+        )
     side = 0 if isinstance(first, Private) else 1
     value = operands[side]
     other = operands[1 - side]
@@ -191,22 +257,37 @@ def _place(sides: list[list[int]], a: int, b: int) -> bool:
     return a in sides[0] and b in sides[1] and sides[0].index(a) == sides[1].index(b)
 
 
-def _rows_of(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axes: Axes, positional: bool) -> Private:
+def _rows_of(
+    checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axes: Axes, positional: bool
+) -> Private:
     first = next(x for x in operands if isinstance(x, Private))
     zero = frozenset().union(
-        *(x.zero for i, x in enumerate(operands) if isinstance(x, Private) and all_finite([operands[1 - i]]))
+        *(
+            x.zero
+            for i, x in enumerate(operands)
+            if isinstance(x, Private) and all_finite([operands[1 - i]])
+        )
     )
     origin = checker.origin(equation, operands)
     return Private(first.batch, axes, origin, zero=zero, positional=positional)
 
 
 def _by_public(
-    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
+    checker: Checker,
+    equation: JaxprEqn,
+    value: Private,
+    other: Public,
+    side: int,
+    contract: list,
+    batch: list,
 ) -> Private:
     """The product of each row with a public matrix."""
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
-    free = [[i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]] for s in (0, 1)]
+    free = [
+        [i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]]
+        for s in (0, 1)
+    ]
     place = {axis: n for n, axis in enumerate(batch[side])}
     start = len(batch[0]) + (len(free[0]) if side else 0)
     place |= {axis: start + n for n, axis in enumerate(free[side])}
@@ -222,13 +303,21 @@ def _by_public(
 
 
 def _weighted_sum(
-    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
+    checker: Checker,
+    equation: JaxprEqn,
+    value: Private,
+    other: Public,
+    side: int,
+    contract: list,
+    batch: list,
 ) -> Private:
     """A sum over records with public weights: a record contributes its row times its weights."""
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
     if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
-        return checker.unbounded(equation, [value], Why.ROWS("only some axes of the records are summed"))
+        return checker.unbounded(
+            equation, [value], Why.ROWS("only some axes of the records are summed")
+        )
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
     weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
@@ -251,7 +340,9 @@ def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
         squares = np.square(sizes / largest)
         return largest * float(np.sqrt(squares.sum(axis=rest).max(initial=0.0))) * other.rounded
     if other.scale is not None and not other.scale.powers:
-        return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
+        return other.scale.factor * math.sqrt(
+            math.prod(n for i, n in enumerate(shape) if i not in records)
+        )
     return None
 
 
@@ -260,14 +351,17 @@ def _sum_of_products(
 ) -> Private:
     """The sum over records of the product of two rows of the same record."""
     operands = [first, second]
-    # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two matrices by their norms.
+    # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two
+    # matrices by their norms.
     if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
         why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")
         return checker.unbounded(equation, operands, why)
     for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
         # Either one is the factor that clips the other, or both have bounds.
         terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
-        finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
+        finite = (
+            row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
+        )
         if terms is None:
             terms = product_of_norms(first, second, shapes)
             finite = first.finite and second.finite
@@ -287,7 +381,9 @@ def _sum_of_products(
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     lost = Why.LINEAR("a product with values that depend on all records has no bound")
     if is_whole(equation.outvars[0]):
-        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around"))
+        return checker.unbounded(
+            equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around")
+        )
     side = 0 if isinstance(operands[0], Private) else 1
     value = operands[side]
     other = operands[1 - side]
@@ -315,7 +411,12 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
         return checker.unbounded(equation, operands, lost)
     outputs = shapes[1][spec.rhs_spec[0]]
-    if left is None and isinstance(images, Public) and right is not None and right[0] == spec.rhs_spec[0]:
+    if (
+        left is None
+        and isinstance(images, Public)
+        and right is not None
+        and right[0] == spec.rhs_spec[0]
+    ):
         # Every kernel makes its own channel; in groups, of channels or images that may differ.
         placed = _placed(kernels) or features * batches > 1
         return folded_rows(checker, equation, operands, (spec.out_spec[1], *right[1:]), placed)
@@ -323,14 +424,17 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return checker.unbounded(equation, operands, lost)
     axis, outer, inner = left
     if axis == spec.lhs_spec[0] and batches == 1 and isinstance(kernels, Public):
-        return folded_rows(checker, equation, operands, (spec.out_spec[0], outer, inner), _placed(images))
+        return folded_rows(
+            checker, equation, operands, (spec.out_spec[0], outer, inner), _placed(images)
+        )
     groups = {spec.lhs_spec[0]: batches, spec.lhs_spec[1]: features}.get(axis, 1)
     count = shapes[0][axis] // (outer * inner)
     # Each record has equally many whole groups, and their channels are adjacent in the output.
     if outer > 1 or count < 2 or groups % count or outputs % groups:
         return checker.unbounded(equation, operands, lost)
     if axis == spec.lhs_spec[0] and not all_finite(operands):
-        # XLA computes grouped images as one convolution with zeros for other groups: infinities pass through.
+        # XLA computes grouped images as one convolution with zeros for other groups: infinities
+        # pass through.
         lost = Why.NAN("images in groups, where one that is not finite affects others")
         return checker.unbounded(equation, operands, lost)
     own = (spec.rhs_spec[0], 1, outputs // count)
@@ -339,7 +443,9 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     positional = _placed(images) or _placed(kernels)
     if isinstance(kernels, Public):
         positional |= varies_along(kernels, shapes[1], (spec.rhs_spec[0],))
-    return folded_rows(checker, equation, operands, (spec.out_spec[1], 1, outputs // count), positional)
+    return folded_rows(
+        checker, equation, operands, (spec.out_spec[1], 1, outputs // count), positional
+    )
 
 
 def _placed(value: Value) -> bool:
@@ -363,7 +469,12 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     left = equation.params["left_side"]
     apart = rank - 1 if left else rank - 2
     fold = fold_of(sides)
-    if isinstance(matrix, Public) and isinstance(sides, Private) and fold is not None and fold[0] == apart:
+    if (
+        isinstance(matrix, Public)
+        and isinstance(sides, Private)
+        and fold is not None
+        and fold[0] == apart
+    ):
         return [folded_rows(checker, equation, operands, fold, sides.positional)]
     return _last_axes(checker, equation, operands)
 

@@ -1,8 +1,9 @@
 """The markers of `discreet.mechanisms`: clipping, sums, counts, draws, the gradient engine, and private memory.
 
-Here bounds begin (`clip`, `clipped_sum`, `count`), and samples begin (`draw`); they end in `_rules_noise`. Each rule is sound by
-the contract of the function that its primitive runs, which tests check. Samplers declare their law: this file names none of
-them, and trusts only those in the list `SAMPLERS`.
+Here bounds begin (`clip`, `clipped_sum`, `count`), and samples begin (`draw`); they end in
+`_rules_noise`. Each rule is sound by the contract of the function that its primitive runs, which
+tests check. Samplers declare their law: this file names none of them, and trusts only those in the
+list `SAMPLERS`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ from discreet.privacy.mechanisms import (
     rounding_of_records,
 )
 from discreet.privacy.sampling import SAMPLERS, Drawing, OpenPoisson, Sampling, ThinnedPoisson
-from discreet.privacy.verify._bounds import Cut, Group, Sample, Scale, Table, Term, bounding, fresh, outside
+from discreet.privacy.verify._bounds import (
+    Cut,
+    Group,
+    Sample,
+    Scale,
+    Table,
+    Term,
+    bounding,
+    fresh,
+    outside,
+)
 from discreet.privacy.verify._domain import Private, Public, Value, range_factor
 from discreet.privacy.verify._errors import PrivacyError, Reason, Why
 from discreet.privacy.verify._interpreter import Checker
@@ -47,7 +58,10 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     private = [x for x in leaves if isinstance(x, Private)]
     if not private and len(leaves) == len(operands):
         # A row common to all records, such as the ones of a count, has the largest norm.
-        return [Public(limit=bound.factor if bound is not None and not bound.powers else None) for _ in leaves]
+        return [
+            Public(limit=bound.factor if bound is not None and not bound.powers else None)
+            for _ in leaves
+        ]
     if not private or bound is None:
         why = Why.NOISE_SCALE("the clipping norm depends on records")
         return [checker.unbounded(equation, operands, why) for _ in leaves]
@@ -76,16 +90,32 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
             linf = bound.factor if not bound.powers else None
-            changes = {"linf": linf, "finite": True, "origin": origin, "positional": positional, "rounding": (1.0, 0.0)}
+            changes = {
+                "linf": linf,
+                "finite": True,
+                "origin": origin,
+                "positional": positional,
+                "rounding": (1.0, 0.0),
+            }
             outputs.append(value.but(terms=(term,), **changes))
             continue
-        outputs.append(_clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Table()), single))
+        outputs.append(
+            _clip_of_sum(
+                checker, equation, value, Term(group, frozenset([number]), bound, Table()), single
+            )
+        )
     return outputs
 
 
-def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
+def _clip_of_sum(
+    checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool
+) -> Private:
     batch = value.batch
-    factor = range_factor(batch, checker.relation) if batch is not None and not isinstance(batch, Cut) else 0.0
+    factor = (
+        range_factor(batch, checker.relation)
+        if batch is not None and not isinstance(batch, Cut)
+        else 0.0
+    )
     if batch is None or not single or value.axes is not None or factor == 0.0:
         why = Why.ROWS("clip_records bounds one row, but here a record influences other rows too")
         return checker.unbounded(equation, [value], why)
@@ -107,14 +137,24 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         own = equation.replace(outvars=[result])
         if isinstance(value, Private) and value.axes is None and value.terms is None:
             outputs.append(
-                checker.unbounded(equation, [value], Why.ROWS("the summed array does not have one row per record"))
+                checker.unbounded(
+                    equation, [value], Why.ROWS("the summed array does not have one row per record")
+                )
             )
             continue
         # As the function computes it: a select, then a sum.
-        rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
-        summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
+        rows = masked_rows(
+            checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1])
+        )
+        summed = (
+            sum_over(checker, own, rows, shape_of(variable), (0,))
+            if isinstance(rows, Private)
+            else Public()
+        )
         if isinstance(summed, Private) and summed.axes is None:
-            summed = dataclasses.replace(summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype))
+            summed = dataclasses.replace(
+                summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype)
+            )
         outputs.append(summed)
     return outputs
 
@@ -137,12 +177,15 @@ def _of_rows(value: Value, count: int, dtype: Any) -> tuple[float, float] | None
 def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of `sum_weighted`: a record adds a vector of norm at most 1, made of its own rows and weights.
 
-    Where the mask drops it, it adds exactly zero. Public rows, or public weights, bound the norm no less.
+    Where the mask drops it, it adds exactly zero. Public rows, or public weights, bound the norm no
+    less.
     """
     rows, weights, mask = operands
     private = [x for x in (rows, weights) if isinstance(x, Private)]
     if any(x.axes != (0,) or x.batch is not private[0].batch for x in private):
-        why = Why.ROWS("what is weighted and summed does not have one row per record of the same table")
+        why = Why.ROWS(
+            "what is weighted and summed does not have one row per record of the same table"
+        )
         return [checker.unbounded(equation, operands, why)]
     shapes = [shape_of(variable) for variable in equation.invars]
     # A record's product is zero where one of its factors is: what is not finite is dropped.
@@ -152,11 +195,19 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
         return [Public()]
     if kept.axes != (0,) or kept.batch is None:
         return [kept]
-    public = [(x, shape) for x, shape in zip((rows, weights), shapes, strict=False) if isinstance(x, Public)]
-    placed = any(varies_along(x, shape, (0,)) for x, shape in public) or any(x.positional for x in private)
+    public = [
+        (x, shape)
+        for x, shape in zip((rows, weights), shapes, strict=False)
+        if isinstance(x, Public)
+    ]
+    placed = any(varies_along(x, shape, (0,)) for x, shape in public) or any(
+        x.positional for x in private
+    )
     origin = checker.origin(equation, operands)
     terms = fresh(Scale(1.0), kept.batch)
-    bounded = kept.but(terms=terms, linf=None, finite=True, positional=kept.positional or placed, origin=origin)
+    bounded = kept.but(
+        terms=terms, linf=None, finite=True, positional=kept.positional or placed, origin=origin
+    )
     total = summed(checker, bounded, shapes[0], additive=True)
     return [dataclasses.replace(total, rounding=(float(shapes[0][0]), 0.0))]
 
@@ -165,8 +216,8 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
 def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
 
-    So its norm is the root of the sum of squared weights, and no entry is negative. A record of m rows adds m such vectors, whose
-    sum is at most m times as long.
+    So its norm is the root of the sum of squared weights, and no entry is negative. A record of m
+    rows adds m such vectors, whose sum is at most m times as long.
     """
     params: Any = equation.params
     norm = _rows_of(equation) * math.sqrt(sum(weight**2 for weight in params["weights"]))
@@ -177,14 +228,15 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
 def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of weighted sums over cross tables of |count - expected|: a record is in one cell of each and moves its sum by 1.
 
-    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE. A
-    record of m rows moves it by m times that.
+    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is
+    the 2C of REPLACE_ONE. A record of m rows moves it by m times that.
     """
     weights = [_rows_of(equation) * float(weight) for weight in equation.params["weights"]]
     found = _of_cells(checker, equation, operands, math.hypot(*weights))
     if found.terms is None:
         return found
-    # All terms have the factor of one added or removed record; without a mask, of one added and one removed.
+    # All terms have the factor of one added or removed record; without a mask, of one added and one
+    # removed.
     factor = sum(t.bound.factor for t in found.terms) / math.hypot(*weights)
     return dataclasses.replace(found, moves=max(weights) * factor, additive=False)
 
@@ -195,7 +247,11 @@ def _rows_of(equation: JaxprEqn) -> int:
 
 
 def _of_cells(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], norm: float, low: float | None = None
+    checker: Checker,
+    equation: JaxprEqn,
+    operands: list[Value],
+    norm: float,
+    low: float | None = None,
 ) -> Private:
     """The L2 influence of a record that is in one cell of each cross table."""
     levels, mask, *counted = operands
@@ -204,17 +260,25 @@ def _of_cells(
         return checker.unbounded(equation, operands, why)
     if isinstance(levels, Private):
         if levels.axes != (0,):
-            return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
+            return checker.unbounded(
+                equation, operands, Why.ROWS("what is counted does not have one row per record")
+            )
         # A row of zeros is in a cell, too.
         levels = levels.but(zero=frozenset(), terms=None, linf=None)
-    rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
+    rows = masked_rows(
+        checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1])
+    )
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
-        return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("what is counted does not have one row per record")
+        )
     terms = fresh(Scale(norm), rows.batch)
     origin = checker.origin(equation, operands)
     counts = rows.but(terms=terms, linf=None, low=low, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
-    return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
+    return dataclasses.replace(
+        total, rounding=(math.inf, 0.0)
+    )  # exact; further counts may be large
 
 
 @rule(DRAW, table=KEY_RULES)
@@ -239,25 +303,42 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     # Where no draw is recorded, the results are not a sample.
     if isinstance(sampling, Reason):
         return _refused(checker, equation, operands, sampling)
-    if not isinstance(table, Table) or len(private) < len(records) or (not records and table.masked):
-        why = Why.ROWS("a sample is drawn from something that is not one row per record of the table")
+    if (
+        not isinstance(table, Table)
+        or len(private) < len(records)
+        or (not records and table.masked)
+    ):
+        why = Why.ROWS(
+            "a sample is drawn from something that is not one row per record of the table"
+        )
         return _refused(checker, equation, operands, why)
     if numbered and not table.masked:
-        why = Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
+        why = Why.POSITION(
+            "rows depend on their number in the table, which changes when a record is removed"
+        )
         return _refused(checker, equation, operands, why)
     _check_sampler(checker, equation, sampling)
     # From here on the records are those of the sample; a draw without a release is free.
-    batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
+    batch = Sample(
+        table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records
+    )
     checker.items += [*_each_turn(checker, batch, drawing, params["structure"], tables), batch]
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
-    # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
-    numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
+    # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum`
+    # recognizes them by name.
+    numbers = Private(
+        batch, None, origin, why=Why.ROWS("it reveals which records are in the sample")
+    )
     kept = frozenset([(outside(batch), 1)])
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]), absent=kept)
     checker.samples[batch] = (drawing.num_records + drawing.padding, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
     for value in private:
-        changes = {"terms": bounding(value.terms, batch), "zero": value.zero | {batch}, "positional": False}
+        changes = {
+            "terms": bounding(value.terms, batch),
+            "zero": value.zero | {batch},
+            "positional": False,
+        }
         outputs.append(value.but(batch=batch, origin=checker.origin(equation, [value]), **changes))
     return outputs
 
@@ -269,13 +350,17 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
         known = [checker.symbols.expression(x.scale) for x in public]
     else:
         known = [x.const if x.exact else None for x in public]
-    sampling = drawing.law(jax.tree.unflatten(structure, known)) if len(public) == len(tables) else None
+    sampling = (
+        drawing.law(jax.tree.unflatten(structure, known)) if len(public) == len(tables) else None
+    )
     if sampling is None:
         return Why.RATE("the sampling rate is not known before the program runs")
     if type(drawing) is OpenPoisson:
         return sampling
     # A sampler on the list has to use its own drawing: a subclass may draw differently.
-    if type(sampling) in (*SAMPLERS, ThinnedPoisson) and type(sampling.drawing(drawing.num_records)) is type(drawing):
+    if type(sampling) in (*SAMPLERS, ThinnedPoisson) and type(
+        sampling.drawing(drawing.num_records)
+    ) is type(drawing):
         return sampling
     return Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list")
 
@@ -302,7 +387,9 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
     line = source_line(equation)
     name: str = equation.params.get("name", equation.primitive.name)
     if checker.relation not in sampling.relations:
-        others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
+        others = " or ".join(
+            f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name)
+        )
         why = f", which has no sound accounting for {checker.neighbours.name('record')}"
         if sampling.constant_size:
             why = f" of fixed size{why}: one additional record changes every other record's probability of being drawn"
@@ -327,8 +414,8 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
 def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The contract of gradient engines: each record of the batch adds at most the joint bound to all outputs together.
 
-    The loss is a program of one record, so it cannot combine two. Its other inputs must be public, and the row numbers those
-    of a draw, in which each record occurs once.
+    The loss is a program of one record, so it cannot combine two. Its other inputs must be public,
+    and the row numbers those of a draw, in which each record occurs once.
     """
     *keys, indices, mask = operands[:4]
     params: Any = equation.params
@@ -350,15 +437,19 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
     assert indices.batch is not None
-    # The engine divides the joint bound between the gradient on one side and loss and count on the other; `norm` is the
-    # gradient's.
+    # The engine divides the joint bound between the gradient on one side and loss and count on the
+    # other; `norm` is the gradient's.
     joint = bound * ((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
     group = Group()
     origin = checker.origin(equation, table)
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)
-        exact = {"finite": True, "additive": True, "rounding": (math.inf, 0.0)}  # included in the bound
+        exact = {
+            "finite": True,
+            "additive": True,
+            "rounding": (math.inf, 0.0),
+        }  # included in the bound
         outputs.append(Private(indices.batch, None, origin, terms=(term,), **exact))
     # The last output is True if the random bits could be generated.
     return [*outputs, Public()]
@@ -366,18 +457,24 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 
 def _no_draw(checker: Checker, indices: Value) -> Reason:
     """The reason why row numbers are not those of a draw: that of a refused draw, if they come from one."""
-    unknown = isinstance(indices, Private) and (indices.batch is None or indices.batch not in checker.samples)
+    unknown = isinstance(indices, Private) and (
+        indices.batch is None or indices.batch not in checker.samples
+    )
     own = indices.why if unknown and isinstance(indices, Private) else None
     return own or Why.ROWS("the rows are not those of a sample of the table")
 
 
-def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: Reason) -> list[Value]:
+def _refused(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], why: Reason
+) -> list[Value]:
     found = checker.unbounded(equation, operands, why)
     # The fault is in this use of the sample, not in the sample.
     return [found.but(why=why.at(source_line(equation))) for _ in equation.outvars]
 
 
-def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
+def _is_draw(
+    checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]
+) -> bool:
     """True if row numbers and mask come from one draw from these arrays."""
     if not isinstance(indices, Private) or not isinstance(mask, Private) or indices.batch is None:
         return False
@@ -386,7 +483,8 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
     by_place = checker.neighbours.hides_membership
     for value, shape in zip(table, shapes, strict=True):
         if isinstance(value, Public):
-            # The state of records starts as public values, which, like rows, must not depend on the place.
+            # The state of records starts as public values, which, like rows, must not depend on the
+            # place.
             if by_place and varies_along(value, shape, (0,)):
                 return False
             continue
@@ -401,8 +499,9 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
 def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of `update_rows`: each record of a sample updates its state from itself and public values.
 
-    A record's state reveals whether it was in earlier samples. So a later sample counts as fresh only if a record's
-    probability of being drawn depends on no other record, as in Poisson samples: see `mechanisms.update_rows`.
+    A record's state reveals whether it was in earlier samples. So a later sample counts as fresh
+    only if a record's probability of being drawn depends on no other record, as in Poisson samples:
+    see `mechanisms.update_rows`.
     """
     key, indices, mask = operands[:3]
     params: Any = equation.params
@@ -414,7 +513,9 @@ def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
         why = _no_draw(checker, indices)
     elif checker.draws_dependently:
-        why = Why.ROWS("records keep state of samples of a fixed size, in which one record affects the state of others")
+        why = Why.ROWS(
+            "records keep state of samples of a fixed size, in which one record affects the state of others"
+        )
     if why:
         return _refused(checker, equation, [*operands[3:], indices], why)
     checker.remembers = True

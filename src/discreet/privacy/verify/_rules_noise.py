@@ -1,8 +1,8 @@
 """Mechanisms: where a bounded sum becomes public, and what that costs.
 
 A release needs noise that is a known multiple of the bound on one record's contribution. The ratio
-of the two goes on record, by group and leaf, and `_events` adds it up; the output is public from then
-on. Mechanisms declare their law, and this file trusts only those in the list `MECHANISMS`.
+of the two goes on record, by group and leaf, and `_events` adds it up; the output is public from
+then on. Mechanisms declare their law, and this file trusts only those in the list `MECHANISMS`.
 
 What the machine adds to the bound is charged, too: the rounding of the sum (`_for_sums`), and that
 to the grid of the integers (`_grid`, `_rounded`). Where the ratio is known in each iteration only,
@@ -30,7 +30,9 @@ from discreet.privacy.verify._symbols import is_symbolic
 from discreet.privacy.verify.recognize._slices import over_slices
 
 
-def number_of(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
+def number_of(
+    equation: JaxprEqn, operands: list[Value], name: str
+) -> tuple[list[Value], Scale | None]:
     """Split operands into arrays and the number that is a parameter or the last operand."""
     known = equation.params[name]
     if known is not None:
@@ -74,7 +76,9 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         try:
             paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
             larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
-            checker.items += _recorded(checker, equation, released, noise * (1 / larger), multiplier)
+            checker.items += _recorded(
+                checker, equation, released, noise * (1 / larger), multiplier
+            )
         except _NoRatioError as error:
             return [
                 x if isinstance(v, Public) else checker.unbounded(equation, [v], *error.args)
@@ -84,7 +88,11 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _for_sums(
-    checker: Checker, equation: JaxprEqn, found: list[tuple[float, float] | None], paid: float, times: float = 1.0
+    checker: Checker,
+    equation: JaxprEqn,
+    found: list[tuple[float, float] | None],
+    paid: float,
+    times: float = 1.0,
 ) -> float:
     """The factor by which the rounding of sums enlarges their sensitivity beyond the mechanism's allowance."""
     share = math.hypot(*(x[1] for x in found if x is not None)) * times
@@ -118,14 +126,19 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     norm = total_of(over_slices(found.terms))
     bound = norm if found.moves is None else Scale(found.moves)
     if found.batch.whole.sampled:
-        why = Why.MECHANISM("an answer is selected by a random sample of the records, for which no event is known")
+        why = Why.MECHANISM(
+            "an answer is selected by a random sample of the records, for which no event is known"
+        )
     elif norm is None or bound is None or norm.powers:
-        why = Why.NOISE_SCALE("the bound on one record's influence on a score is not a known number")
+        why = Why.NOISE_SCALE(
+            "the bound on one record's influence on a score is not a known number"
+        )
     if why is not None or norm is None or bound is None:
         assert why is not None
         return [checker.unbounded(equation, [found], why)]
     checker.mechanisms[CHOICE] = None
-    # The rounding of the sum, known relative to the joint norm, moves one score by no more than all of them.
+    # The rounding of the sum, known relative to the joint norm, moves one score by no more than all
+    # of them.
     times = norm.factor / bound.factor if bound.factor > 0 else 1.0
     factor = _for_sums(checker, equation, [found.rounding], FOR_SUMS, times)
     # No composed release shares its bound.
@@ -140,21 +153,25 @@ class _NoRatioError(Exception):
 
 def _why_not(value: Private, noise: Scale | None) -> Reason | None:
     if value.terms is None:
-        return value.why or Why.CLIP("noise is added to a value without a bound on one record's influence")
+        return value.why or Why.CLIP(
+            "noise is added to a value without a bound on one record's influence"
+        )
     if noise is None or noise.factor == 0:
         return Why.NOISE_SCALE("the noise is not known to be above zero")
     if value.batch is None:
         return Why.CLIP("values of different samples are mixed in one release")
     if isinstance(value.batch, Part) and value.batch.sampled:
-        return Why.POSITION("parts of a random sample are released: which part a record is in depends on the others")
+        return Why.POSITION(
+            "parts of a random sample are released: which part a record is in depends on the others"
+        )
     return None
 
 
 def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] | None:
     """The grid that sums are rounded to, see `mechanisms._integers`; None where nothing is rounded.
 
-    That is the noise multiplier up to which the noise covers the rounding, which must be known, and the cell: the largest
-    distance, in noises, that rounding adds between the sums of neighbours.
+    That is the noise multiplier up to which the noise covers the rounding, which must be known, and
+    the cell: the largest distance, in noises, that rounding adds between the sums of neighbours.
     """
     params: Any = equation.params
     mechanism = params["mechanism"]
@@ -171,7 +188,11 @@ def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] |
 
 
 def _recorded(
-    checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]], noise: Scale, multiplier: Scale | None
+    checker: Checker,
+    equation: JaxprEqn,
+    released: list[tuple[Private, int]],
+    noise: Scale,
+    multiplier: Scale | None,
 ) -> list[Any]:
     """The cost of a release: one for all iterations, or else one for each iteration of an enclosing loop."""
     params: Any = equation.params
@@ -193,7 +214,9 @@ def _recorded(
             kinds[kind] = len(kinds)
             known: list[tuple[Private, int]] = []
             for value, size in released:
-                terms = tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
+                terms = tuple(
+                    dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ()
+                )
                 known.append((value.but(terms=terms), size))
             grid = _grid(equation, None if multiplier is None else multiplier.at(numbers))
             found.append(_releases(checker, known, noise.at(numbers), params["mechanism"], grid))
@@ -207,7 +230,8 @@ def _releases(
     mechanism: Mechanism,
     grid: tuple[float, float] | None,
 ) -> list[MechanismUse]:
-    # Values released by one call have independent noise of one size, so their loads add up by group.
+    # Values released by one call have independent noise of one size, so their loads add up by
+    # group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
@@ -226,9 +250,12 @@ def _releases(
             if ratio is None:
                 why = "the noise is not a known multiple of the bound on one record's influence"
                 raise _NoRatioError(Why.NOISE_SCALE(why))
-            # Several terms have no common group: their sum is a new bound, which no other release shares.
+            # Several terms have no common group: their sum is a new bound, which no other release
+            # shares.
             alone = len(terms) == 1
-            for name in [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]:
+            for name in (
+                [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]
+            ):
                 loads[name] = loads.get(name, 0) + ratio**2
         found.append(MechanismUse(batch, mechanism, loads, sum(size for _, size in values)))
         if grid is not None:
@@ -239,11 +266,12 @@ def _releases(
 def _rounded(checker: Checker, release: MechanismUse, most: float, cell: float) -> MechanismUse:
     """The load that rounding to the grid adds to a release whose values move by x <= r noises for one record.
 
-    r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms. With the noise for a
-    multiplier m enlarged by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
-    that is at most r for x = r. A record that shares its bound among several releases has less of x in each; then
-    (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`MechanismUse.rounding`). If
-    r < 1 / m the loads are those of (r + c) / (1 + m c).
+    r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms.
+    With the noise for a multiplier m enlarged by 1 + m c, where c is the cell, the integers move by
+    (x + c) / (1 + m c). If r >= 1 / m, that is at most r for x = r. A record that shares its bound
+    among several releases has less of x in each; then (x + c) / (1 + m c) <= x + c (1 - m x)+,
+    whose square is at most x^2 + c / (2 m) + c^2 (`MechanismUse.rounding`). If r < 1 / m the loads
+    are those of (r + c) / (1 + m c).
     """
     total = ratio_of(release)
     loads = release.loads
@@ -253,9 +281,7 @@ def _rounded(checker: Checker, release: MechanismUse, most: float, cell: float) 
     elif total * (most * (1 + 1e-5)) ** 2 < 1:
         checker.beyond = True
         root = math.sqrt(total)
-        exceeds = (
-            f"a noise multiplier of {1 / root if root else math.inf:.4g} exceeds the limit of the grid, {most:.4g}"
-        )
+        exceeds = f"a noise multiplier of {1 / root if root else math.inf:.4g} exceeds the limit of the grid, {most:.4g}"
         checker.notes.append(f"{exceeds}: rounding takes part of the noise")
         larger = ((root + cell) / (1 + most * cell)) ** 2
         # A square may be too small for a float.

@@ -1,9 +1,10 @@
 """Primitives that move, select or look up elements: reshape, slice, concatenate, select, gather, sort, windows.
 
-Elements do not change here, so a bound depends only on how often each is used: k copies of a vector have sqrt(k) times its
-norm, and parts of one jointly at most its norm. Rows stay rows as long as the axes of the records stay whole. If records are
-picked by place, each may occur at most once (`recognize/_slices`); otherwise the result has no rows. An index or a selection
-that depends on records is covered only if it is the record's own.
+Elements do not change here, so a bound depends only on how often each is used: k copies of a vector
+have sqrt(k) times its norm, and parts of one jointly at most its norm. Rows stay rows as long as
+the axes of the records stay whole. If records are picked by place, each may occur at most once
+(`recognize/_slices`); otherwise the result has no rows. An index or a selection that depends on
+records is covered only if it is the record's own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from discreet._jax import JaxprEqn, primitive_of, primitives as p, unstack_p
-from discreet.privacy.verify._bounds import Group, Term, bounding, scaled, source_of, stacked, total_of
-from discreet.privacy.verify._domain import Axes, Private, Public, Value, row_terms, through_reshape, without
+from discreet.privacy.verify._bounds import (
+    Group,
+    Term,
+    bounding,
+    scaled,
+    source_of,
+    stacked,
+    total_of,
+)
+from discreet.privacy.verify._domain import (
+    Axes,
+    Private,
+    Public,
+    Value,
+    row_terms,
+    through_reshape,
+    without,
+)
 from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._interpreter import Checker, common_batch
 from discreet.privacy.verify._moved import (
@@ -78,7 +95,13 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> P
 @folding
 def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    return moved(checker, equation, value, axes_after(equation, value.axes), exact=equation.primitive is not p.rev_p)
+    return moved(
+        checker,
+        equation,
+        value,
+        axes_after(equation, value.axes),
+        exact=equation.primitive is not p.rev_p,
+    )
 
 
 @rule(p.broadcast_in_dim_p)
@@ -108,11 +131,18 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> P
     own = shape_of(equation.invars[0])
     out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
-    if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
+    if (
+        not kept
+        and equation.primitive is p.slice_p
+        and value.axes is not None
+        and len(value.axes) == 1
+    ):
         part = slice_of(checker, equation, value)
         if part is not None:
             found = moved(checker, equation, value, value.axes, exact=False)
-            return found.but(batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high)
+            return found.but(
+                batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high
+            )
     if not kept and equation.primitive is p.dynamic_slice_p and value.axes is not None:
         found = window_of(checker, equation, value, operands[1:])
         if found is not None:
@@ -129,14 +159,18 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     kept = value.axes is not None and all(tuple(config[a]) == (0, 0, 0) for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=False)
     ends = {
-        name: None if x is None else f(0.0, x) for name, x, f in (("low", found.low, min), ("high", found.high, max))
+        name: None if x is None else f(0.0, x)
+        for name, x, f in (("low", found.low, min), ("high", found.high, max))
     }
     if found.axes is None or filler.is_zero:
         return dataclasses.replace(found, **ends)
     known = filler.magnitude
     limit = max(known, found.linf) if known is not None and found.linf is not None else None
     return found.but(
-        terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None and math.isfinite(limit)
+        terms=None,
+        linf=limit,
+        zero=frozenset(),
+        finite=found.finite and limit is not None and math.isfinite(limit),
     )
 
 
@@ -160,14 +194,20 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         lost = Why.ROWS("values without a bound are concatenated along the axis of the records")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     origin = checker.origin(equation, operands)
-    return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
+    return Private(
+        batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums)
+    )
 
 
-def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
+def concatenated_rows(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private
+) -> Private:
     assert first.axes is not None
     assert first.batch is not None
     # Public zeros add nothing to the norm.
-    parts = [x.terms if isinstance(x, Private) else None for x in operands if zero_under(x) is not None]
+    parts = [
+        x.terms if isinstance(x, Private) else None for x in operands if zero_under(x) is not None
+    ]
     known = [x for x in parts if x is not None]
     terms = stacked([x for x in known if x], first.batch) if len(known) == len(parts) else None
     limits = limits_of(operands)
@@ -199,7 +239,13 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Seq
         first = tuple(start if a == axis else 0 for a in range(len(whole)))
         last = tuple(end if a == axis else n for a, n in enumerate(whole))
         cut = {"start_indices": first, "limit_indices": last, "strides": None}
-        found.append(_slice(checker, equation.replace(primitive=p.slice_p, params=cut, outvars=[variable]), operands))
+        found.append(
+            _slice(
+                checker,
+                equation.replace(primitive=p.slice_p, params=cut, outvars=[variable]),
+                operands,
+            )
+        )
     return found
 
 
@@ -209,10 +255,16 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     # The parts share the bound of the whole: they are the leaves of a new group.
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
-        return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
+        return [
+            whole.but(terms=None if whole.axes is not None else whole.terms)
+            for _ in equation.outvars
+        ]
     group = Group()
     source = source_of(whole.terms)
-    return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
+    return [
+        whole.but(terms=(Term(group, frozenset([i]), total, source),))
+        for i in range(len(equation.outvars))
+    ]
 
 
 @rule(p.select_n_p)
@@ -227,8 +279,11 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     if rows is not None:
         return rows.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
-        return checker.unbounded(equation, operands, Why.CHOICE("a selection depends on records other than its row's"))
-    # A public selection: each element of the result is one of the cases, so their concatenation bounds it.
+        return checker.unbounded(
+            equation, operands, Why.CHOICE("a selection depends on records other than its row's")
+        )
+    # A public selection: each element of the result is one of the cases, so their concatenation
+    # bounds it.
     pairs = zip(cases, equation.invars[1:], strict=True)
     sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     bad = next((x for x in sums if x.terms is None), None)
@@ -239,7 +294,9 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     parts = [x.terms for x in sums if x.terms is not None]
     terms = stacked(parts, batch)
     if terms is None:
-        return checker.unbounded(equation, operands, Why.CLIP("bounds of the two cases cannot be compared"))
+        return checker.unbounded(
+            equation, operands, Why.CLIP("bounds of the two cases cannot be compared")
+        )
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True)
 
 
@@ -269,7 +326,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         zero |= true if second is None else true & second
     finite = [all_finite([x]) for x in cases]
     if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].guarded_by(finite_where):
-        # Each of its elements is finite now; a bound on a row that held NaN does not bound the others.
+        # Each of its elements is finite now; a bound on a row that held NaN does not bound the
+        # others.
         cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
     finite_by_choice(which, cases, finite)
@@ -278,7 +336,12 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     low = 0.0 if all(map(is_positive, cases, equation.invars[1:])) else None
     linf = None if limits is None else max(limits)
     changes = {"zero": zero, "finite": all(finite), "linf": linf, "low": low, "terms": terms}
-    if len(cases) == 2 and isinstance(which, Private) and isinstance(first, Private) and which.tells[1] == first.spot:
+    if (
+        len(cases) == 2
+        and isinstance(which, Private)
+        and isinstance(first, Private)
+        and which.tells[1] == first.spot
+    ):
         lacks = first.lacks | {which.tells[0]} if all_finite(cases[1:]) else frozenset()
         changes |= {"lacks": lacks, "finite": all(finite) or len(lacks) == 3, "place": -1}
         changes["terms"] = None if not finite[0] else terms
@@ -288,7 +351,9 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     return changes
 
 
-def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> tuple[Term, ...] | None:
+def _bound_of_choice(
+    equation: JaxprEqn, which: Value, cases: Sequence[Value]
+) -> tuple[Term, ...] | None:
     parts: list[tuple[Term, ...]] = []
     for number, (value, variable) in enumerate(zip(cases, equation.invars[1:], strict=True)):
         if isinstance(value, Public) and value.is_zero:
@@ -308,9 +373,16 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
     if len(parts) <= 1:
         return parts[0] if parts else None
     # One selection per record: the longer of the two multiples of one row bounds it, not a mixture.
-    by_norm = isinstance(which, Private) and which.norm_of is not None and which.norm_of.kind in ("above", "below")
+    by_norm = (
+        isinstance(which, Private)
+        and which.norm_of is not None
+        and which.norm_of.kind in ("above", "below")
+    )
     singles = [x[0] for x in parts if len(x) == 1] if by_norm else []
-    if len(singles) == len(parts) and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1:
+    if (
+        len(singles) == len(parts)
+        and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1
+    ):
         return (max(singles, key=lambda t: t.bound.factor),)
     return stacked(parts, parts[0][0].source)
 
@@ -324,17 +396,25 @@ def masked_rows(
             return value.but(positional=value.positional or varies_along(mask, mask_shape, (0,)))
         return value
     if not isinstance(mask, Private) or mask.axes != (0,):
-        return checker.unbounded(equation, [mask, value], Why.ROWS("the mask does not have one element per record"))
+        return checker.unbounded(
+            equation, [mask, value], Why.ROWS("the mask does not have one element per record")
+        )
     if isinstance(value, Public):
         positional = mask.positional or varies_along(value, shape, (0,))
         origin = checker.origin(equation, [mask])
-        return mask.but(linf=value.magnitude, finite=all_finite([value]), positional=positional, origin=origin)
+        return mask.but(
+            linf=value.magnitude, finite=all_finite([value]), positional=positional, origin=origin
+        )
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
-        return checker.unbounded(equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records"))
+        return checker.unbounded(
+            equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records")
+        )
     guarded = not value.finite and value.guarded_by(over_the_record(mask))
     low = None if value.low is None else min(0.0, value.low)
-    found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional, low=low)
+    found = value.but(
+        zero=value.zero | mask.zero, positional=value.positional or mask.positional, low=low
+    )
     return found.but(finite=True, terms=None) if guarded else found
 
 
@@ -351,17 +431,23 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     origin = checker.origin(equation, operands)
     if isinstance(source, Public) and isinstance(index, Private) and index.axes is not None:
         if len(shape_of(equation.invars[1])) - 1 in index.axes:
-            return checker.unbounded(equation, operands, Why.ROWS("several records make up one index"))
+            return checker.unbounded(
+                equation, operands, Why.ROWS("several records make up one index")
+            )
         axes = tuple(batched[a] for a in index.axes)
         shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
         positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
         return Private(index.batch, axes, origin, positional=positional)
     times = _most_often(equation, index)
     if not isinstance(source, Private) or (source.axes is None and times is None):
-        return checker.unbounded(equation, operands, Why.ROWS("elements of a value of all records are looked up"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("elements of a value of all records are looked up")
+        )
     if source.axes is None and times is not None:
         found = moved_sum(checker, equation, source)
-        return found if found.terms is None else found.but(terms=scaled(found.terms, math.sqrt(times)))
+        return (
+            found if found.terms is None else found.but(terms=scaled(found.terms, math.sqrt(times)))
+        )
     assert source.axes is not None
     axes_found: list[int] = []
     gone = (*numbers.collapsed_slice_dims, *source_batch)
@@ -369,13 +455,20 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     for axis in source.axes:
         if axis in source_batch:
             axes_found.append(batched[index_batch[source_batch.index(axis)]])
-        elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
+        elif (
+            axis in kept
+            and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]
+        ):
             axes_found.append(offset[kept.index(axis)])
         else:
             return picked(checker, equation, source, axis, index)
     positional = source.positional
     if isinstance(index, Private):
-        by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
+        by_row = (
+            index.batch is source.batch
+            and index.axes is not None
+            and len(index.axes) == len(source.axes)
+        )
         paired = by_row and all(
             a in source_batch and b == index_batch[source_batch.index(a)]
             for a, b in zip(source.axes, index.axes or (), strict=True)
@@ -391,7 +484,9 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     if times is None:
         return rows
     terms = None if source.terms is None else scaled(source.terms, math.sqrt(times))
-    return rows.but(terms=terms, linf=source.linf, low=source.low, finite=source.finite, zero=source.zero)
+    return rows.but(
+        terms=terms, linf=source.linf, low=source.low, finite=source.finite, zero=source.zero
+    )
 
 
 def _most_often(equation: JaxprEqn, index: Value) -> int | None:
@@ -400,7 +495,11 @@ def _most_often(equation: JaxprEqn, index: Value) -> int | None:
     known = index.const if isinstance(index, Public) and index.exact else None
     looked = [int(i) for i in numbers.start_index_map]
     shape = shape_of(equation.invars[0])
-    if known is None or not known.size or any(equation.params["slice_sizes"][i] != 1 for i in looked):
+    if (
+        known is None
+        or not known.size
+        or any(equation.params["slice_sizes"][i] != 1 for i in looked)
+    ):
         return None
     places = known.reshape(-1, len(looked))
     inside = (places >= 0) & (places < np.array([shape[i] for i in looked]))
@@ -419,7 +518,11 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     found: set[tuple[int, ...]] = set()
     for value, places in zip(operands, own, strict=True):
         if isinstance(value, Private):
-            if value.axes is None or value.batch is not private[0].batch or not set(value.axes) <= set(places):
+            if (
+                value.axes is None
+                or value.batch is not private[0].batch
+                or not set(value.axes) <= set(places)
+            ):
                 return checker.unbounded(equation, operands, lost)
             found.add(tuple(places[a] for a in value.axes))
     if len(found) != 1:
@@ -430,13 +533,16 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
         if isinstance(value, Public):
             theirs = tuple(a for a, place in places.items() if place in axes)
             positional |= varies_along(value, shape_of(variable), theirs)
-    return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
+    return Private(
+        private[0].batch, axes, checker.origin(equation, operands), positional=positional
+    )
 
 
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
     """For array, indices and updates: the map from their axes to those of the array with the same places.
 
-    Those are the axes over which the operation is batched, and those that every window covers from end to end.
+    Those are the axes over which the operation is batched, and those that every window covers from
+    end to end.
     """
     numbers = equation.params["dimension_numbers"]
     target, _, updates = (shape_of(x) for x in equation.invars)
@@ -446,8 +552,14 @@ def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
     moving = {int(i) for i in numbers.scatter_dims_to_operand_dims}
     gone = {int(i) for i in numbers.inserted_window_dims} | set(batched)
     kept = [i for i in range(len(target)) if i not in gone]
-    whole = {w: a for w, a in zip(windows, kept, strict=True) if a not in moving and updates[w] == target[a]}
-    indices = {int(i): a for i, a in zip(numbers.scatter_indices_batching_dims, batched, strict=True)}
+    whole = {
+        w: a
+        for w, a in zip(windows, kept, strict=True)
+        if a not in moving and updates[w] == target[a]
+    }
+    indices = {
+        int(i): a for i, a in zip(numbers.scatter_indices_batching_dims, batched, strict=True)
+    }
     rows = {scattered[i]: a for i, a in indices.items()}
     return [{a: a for a in (*batched, *whole.values())}, indices, {**rows, **whole}]
 
@@ -470,14 +582,22 @@ def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> lis
 def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of sorting several arrays by the first; public ones move with the records."""
     mixed = {int(equation.params["dimension"])}
-    return rows_apart(checker, equation, operands, mixed, ": sorting moves records, or values along with other records")
+    return rows_apart(
+        checker,
+        equation,
+        operands,
+        mixed,
+        ": sorting moves records, or values along with other records",
+    )
 
 
 @rule(p.top_k_p)
 def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     rank = len(shape_of(equation.invars[0]))
     mixed = {int(equation.params.get("axis", rank - 1)) % rank}
-    return rows_apart(checker, equation, operands, mixed, ": the largest are selected among records")
+    return rows_apart(
+        checker, equation, operands, mixed, ": the largest are selected among records"
+    )
 
 
 @rule(p.dynamic_update_slice_p)
@@ -487,9 +607,13 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
     axes = None if any(isinstance(x, Private) for x in starts) else common_rows([target, update])
     shapes = [shape_of(x) for x in equation.invars[:2]]
     if axes is None or any(shapes[0][a] != shapes[1][a] for a in axes):
-        lost = Why.ROWS(f"{equation.primitive.name}: values are written to places that other records can reach")
+        lost = Why.ROWS(
+            f"{equation.primitive.name}: values are written to places that other records can reach"
+        )
         return [checker.unbounded(equation, operands, lost)]
-    return rows_of_all(checker, equation.replace(invars=equation.invars[:2]), [target, update], axes)
+    return rows_of_all(
+        checker, equation.replace(invars=equation.invars[:2]), [target, update], axes
+    )
 
 
 @rule(primitive_of(lambda x: jnp.stack([x, x]), _LINE))
@@ -508,7 +632,12 @@ def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> l
     (value,) = operands
     axis = int(equation.params["axis"])
     kept = value.axes is not None and axis not in value.axes
-    return parts(checker, equation, value, without(value.axes, [axis]) if kept and value.axes is not None else None)
+    return parts(
+        checker,
+        equation,
+        value,
+        without(value.axes, [axis]) if kept and value.axes is not None else None,
+    )
 
 
 @rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
@@ -518,4 +647,6 @@ def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Priv
     out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
-    return found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
+    return (
+        found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
+    )

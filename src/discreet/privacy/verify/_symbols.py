@@ -33,9 +33,10 @@ _FINEST = 4096
 def symbol(name: str, *, integer: bool = False) -> Any:
     """Create a public parameter that a proof leaves open: a positive sympy symbol.
 
-    Pass it to `certify` where a step takes a number: noise, clipping norm, learning rate, the rate of
-    `poisson_subsample`, the end of a `jax.lax.fori_loop`, or as `times`. Arithmetic and sympy's functions make expressions,
-    which may be passed as well. Symbols of one name and kind are the same.
+    Pass it to `certify` where a step takes a number: noise, clipping norm, learning rate, the rate
+    of `poisson_subsample`, the end of a `jax.lax.fori_loop`, or as `times`. Arithmetic and sympy's
+    functions make expressions, which may be passed as well. Symbols of one name and kind are the
+    same.
 
     Args:
         name: Name in the certificate, and keyword of `Certificate.at`.
@@ -54,7 +55,9 @@ def symbol(name: str, *, integer: bool = False) -> Any:
     sigma
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"symbol: {name!r} is not a Python identifier. Pass a name such as 'sigma'.")
+        raise ValueError(
+            f"symbol: {name!r} is not a Python identifier. Pass a name such as 'sigma'."
+        )
     kind = {"integer": True} if integer else {}
     return load_sympy().Symbol(name, positive=True, **kind)
 
@@ -64,7 +67,9 @@ def load_sympy() -> Any:
     try:
         import sympy
     except ImportError as error:
-        raise ImportError("Symbols need sympy, which is not installed: pip install 'discreet[symbolic]'.") from error
+        raise ImportError(
+            "Symbols need sympy, which is not installed: pip install 'discreet[symbolic]'."
+        ) from error
     return sympy
 
 
@@ -85,8 +90,8 @@ class Fixed:
 class Given:
     """An argument that is traced as an operand, and whose value the proof uses: `certify` takes it in place of an array.
 
-    So one program serves all values, and each proof concerns one of them. A certificate names its values: it proves nothing
-    about the program with others.
+    So one program serves all values, and each proof concerns one of them. A certificate names its
+    values: it proves nothing about the program with others.
 
     Attributes:
         value: The array that will be passed to the program.
@@ -165,7 +170,9 @@ def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
 
     if isinstance(event, SelfComposedDpEvent):
         return SelfComposedDpEvent(at(event.event), times_at(event.count, values))
-    return type(event)(**{name: at(value) for name, value in attr.asdict(event, recurse=False).items()})
+    return type(event)(
+        **{name: at(value) for name, value in attr.asdict(event, recurse=False).items()}
+    )
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
@@ -174,7 +181,9 @@ def number_at(value: Any, values: Mapping[str, float]) -> Any:
         return value
     broken = [s.name for s in value.free_symbols if s.is_integer and values.get(s.name, 0) % 1 != 0]
     if broken:
-        raise ValueError(f"{broken[0]} is {values[broken[0]]!r}, but was made with integer=True. Pass an integer.")
+        raise ValueError(
+            f"{broken[0]} is {values[broken[0]]!r}, but was made with integer=True. Pass an integer."
+        )
     found = value.subs({s: values[s.name] for s in value.free_symbols if s.name in values})
     if found.free_symbols:
         return found
@@ -201,7 +210,9 @@ def times_at(value: Any, values: Mapping[str, float]) -> Any:
 
 def check_symbols(arguments: list[Any]) -> None:
     """Refuse expressions of symbols that are not known to be positive."""
-    unknown = {s.name for x in arguments if is_symbolic(x) for s in x.free_symbols if not s.is_positive}
+    unknown = {
+        s.name for x in arguments if is_symbolic(x) for s in x.free_symbols if not s.is_positive
+    }
     if unknown:
         raise ValueError(
             f"certify: the symbols {', '.join(sorted(unknown))} are not declared positive, but noise, norms and rates are. "
@@ -214,10 +225,14 @@ def checked_values(values: Mapping[str, Any], known: tuple[str, ...]) -> dict[st
     for name, value in values.items():
         if name not in known:
             open_ones = f"it has {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"The certificate has no symbol {name}: {open_ones}. Give values for these.")
+            raise ValueError(
+                f"The certificate has no symbol {name}: {open_ones}. Give values for these."
+            )
         if not is_real(value) or not SMALLEST <= value <= LARGEST:
             raise ValueError(
                 f"{name} is {value!r}; a proof covers numbers from {SMALLEST:g} to {LARGEST:g}, beyond which float32 may take "
                 "them for zero or infinite. Pass such a number."
             )
-    return {name: int(x) if isinstance(x, int | np.integer) else float(x) for name, x in values.items()}
+    return {
+        name: int(x) if isinstance(x, int | np.integer) else float(x) for name, x in values.items()
+    }

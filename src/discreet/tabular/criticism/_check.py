@@ -47,7 +47,8 @@ class CheckedFigure(NamedTuple):
         released: As released, with its noise.
         expected: The mean over replicates.
         interval: Of replicates with that noise, at the check's level.
-        p: Chance of a figure as far from what is expected as this one, by itself, if the fit is right.
+        p: Chance of a figure as far from what is expected as this one, by itself, if the fit is
+            right.
     """
 
     name: str
@@ -65,11 +66,13 @@ class Check:
     Attributes:
         target: The target.
         figures: What was compared.
-        p: Chance that some figure is as far from what is expected as the farthest one, if the fit is right.
+        p: Chance that some figure is as far from what is expected as the farthest one, if the fit
+            is right.
         level: Level of the intervals.
-        shares: Released shares of the target's levels, and those of some replicates, (1 + replicate, level).
-        epsilon: What the fit and the counts cost together, at `delta`; infinite if one of them is not private, or they
-            protect unlike units.
+        shares: Released shares of the target's levels, and those of some replicates, (1 +
+            replicate, level).
+        epsilon: What the fit and the counts cost together, at `delta`; infinite if one of them is
+            not private, or they protect unlike units.
         delta: That delta.
         statements: The statements of both.
     """
@@ -126,15 +129,21 @@ class Check:
 
     def __str__(self) -> str:
         """The table, the verdict, and what fit and counts cost together."""
-        names = [f"{figure.name}, {figure.of}" if figure.of else figure.name for figure in self.figures]
+        names = [
+            f"{figure.name}, {figure.of}" if figure.of else figure.name for figure in self.figures
+        ]
         width = max(map(len, names))
         lines = [
             f"{self.target.name:{width}}  {'released':>9}  {'expected':>9}  {f'{100 * self.level:g} % interval':>22}  {'p':>6}"
         ]
         for name, figure in zip(names, self.figures, strict=True):
-            value, middle, low, high = (f"{x:.4g}" for x in (figure.released, figure.expected, *figure.interval))
+            value, middle, low, high = (
+                f"{x:.4g}" for x in (figure.released, figure.expected, *figure.interval)
+            )
             p = "<0.001" if figure.p < 0.001 else f"{figure.p:.3f}"
-            lines.append(f"{name:{width}}  {value:>9}  {middle:>9}  {f'{low} to {high}':>22}  {p:>6}")
+            lines.append(
+                f"{name:{width}}  {value:>9}  {middle:>9}  {f'{low} to {high}':>22}  {p:>6}"
+            )
         lines.append(self.verdict)
         if math.isfinite(self.epsilon):
             spent = f"Fit and counts together: ε = {upper(self.epsilon)} at δ = {self.delta:g}. The check costs nothing more."
@@ -150,7 +159,9 @@ class Check:
         return f"Check({self.target.name}, {len(self.figures)} figures, p = {self.p:.2g})"
 
     def _repr_html_(self) -> str:
-        return notebook_html(f"Check of {self.target.name}: p = {self.p:.2g}", str(self), wrong=not self.fits)
+        return notebook_html(
+            f"Check of {self.target.name}: p = {self.p:.2g}", str(self), wrong=not self.fits
+        )
 
     def plot(self, path: str | Path | None = None) -> Picture:
         """Draw the released shares of the target's levels over those of replicates, as ArviZ's `plot_ppc`.
@@ -167,7 +178,12 @@ class Check:
         from discreet.methods.plots import plot_replicates
 
         return plot_replicates(
-            self.labels, self.shares[0], self.shares[1:], axis=self.target.name, title=self.verdict, path=path
+            self.labels,
+            self.shares[0],
+            self.shares[1:],
+            axis=self.target.name,
+            title=self.verdict,
+            path=path,
         )
 
 
@@ -186,23 +202,27 @@ def check(
 ) -> Check:
     """Check a fitted regression against what was released of its table already, at no further cost.
 
-    Outcomes are drawn from the posterior for invented records, counted as the release counted, and the known noise of the counts
-    is added. Features of these records are drawn from a mixture fitted to the same counts, with its uncertainty. Figures of the
-    release are compared with those of the replicates: of the target, and of the target within parts of each column that was
-    counted with it. The verdict is on the farthest figure, against the farthest one of each replicate.
+    Outcomes are drawn from the posterior for invented records, counted as the release counted, and
+    the known noise of the counts is added. Features of these records are drawn from a mixture
+    fitted to the same counts, with its uncertainty. Figures of the release are compared with those
+    of the replicates: of the target, and of the target within parts of each column that was counted
+    with it. The verdict is on the farthest figure, against the farthest one of each replicate.
 
-    It is approximate in three ways: of the features all pairs are fitted, and what three of them have together only as far as a
-    mixture has it; the error of the mixture is estimated by refitting it; and counts, fit and mixture saw the same records, which
-    makes them agree, so that p-values are rather too large. docs/criticism.md has measured false alarms.
+    It is approximate in three ways: of the features all pairs are fitted, and what three of them
+    have together only as far as a mixture has it; the error of the mixture is estimated by
+    refitting it; and counts, fit and mixture saw the same records, which makes them agree, so that
+    p-values are rather too large. docs/criticism.md has measured false alarms.
 
     Args:
-        result: The result of `dp.regress`; of `fit_newton`, `fit_moments` or, with `model`, `dp.fit`, of records as
-            `tables.encode` makes them.
-        counts: The description, or other release, of the same table: with all pairs of the features, such as
-            `describe(table, schema, pairs="all", ...)`, or `twins`.
+        result: The result of `dp.regress`; of `fit_newton`, `fit_moments` or, with `model`,
+            `dp.fit`, of records as `tables.encode` makes them.
+        counts: The description, or other release, of the same table: with all pairs of the
+            features, such as `describe(table, schema, pairs="all", ...)`, or `twins`.
         target: Name of the target. None: the schema's.
-        model: The model, if the result is of an own one: with features, and None for the target, as arguments.
-        features: Function from a pyarrow table of the schema's columns to the fit's features. None: `tables.encode_features`.
+        model: The model, if the result is of an own one: with features, and None for the target, as
+            arguments.
+        features: Function from a pyarrow table of the schema's columns to the fit's features. None:
+            `tables.encode_features`.
         family: For counts, "poisson" (None) or "negative_binomial".
         level: Level of the intervals.
         num_replicates: Number of replicates, rounded up to a multiple of 10.
@@ -212,10 +232,12 @@ def check(
         The figures with p-values; `print` shows a table and the verdict.
 
     Raises:
-        ValueError, TypeError: The release lacks counts that are needed, or the fit is of other features.
+        ValueError, TypeError: The release lacks counts that are needed, or the fit is of other
+            features.
 
     Reference:
-        Gelman, Meng and Stern, Posterior predictive assessment of model fitness, Statistica Sinica 1996.
+        Gelman, Meng and Stern, Posterior predictive assessment of model fitness, Statistica Sinica
+        1996.
     """
     from discreet.tabular.tables import encode_features  # needs pyarrow
 
@@ -223,8 +245,12 @@ def check(
     of_each = -(-integer("num_replicates", num_replicates, 100) // _REFITS)
     released = release_of(counts)
     if released is None:
-        raise TypeError("check takes what was released already: the result of describe, twins or private_marginals.")
-    schema = _schema(released, result.design.target.name if isinstance(result, Regression) else target)
+        raise TypeError(
+            "check takes what was released already: the result of describe, twins or private_marginals."
+        )
+    schema = _schema(
+        released, result.design.target.name if isinstance(result, Regression) else target
+    )
     column = schema.target_column
     assert column is not None
     counted = Counted(released.plan, column)
@@ -268,7 +294,9 @@ def check(
     shares = figures.shares([observed, *expected.tables[:: max(1, len(expected.tables) // _LINES)]])
     labels = tuple(released.plan.levels.labels(column))
     spent = _together(result, released)
-    return Check(column, found, p, level, shares, labels, *spent, (result.statement, released.statement))
+    return Check(
+        column, found, p, level, shares, labels, *spent, (result.statement, released.statement)
+    )
 
 
 def _schema(released: Marginals, target: str | None) -> Schema:
@@ -280,14 +308,18 @@ def _schema(released: Marginals, target: str | None) -> Schema:
         raise ValueError(f"target is {name!r}, which the counts do not have: choose among {names}.")
     if schema.max_rows > 1 or schema.weight is not None:
         what = "persons with several rows" if schema.max_rows > 1 else "survey weights"
-        raise ValueError(f"check has no replicates of {what}: it takes counts of records that are one row of weight 1.")
+        raise ValueError(
+            f"check has no replicates of {what}: it takes counts of records that are one row of weight 1."
+        )
     return dataclasses.replace(schema.without_person(), target=name)
 
 
 def _refuse_target(result: Regression, column: Column) -> None:
     """Refuse a fit by a formula whose new targets are not the column's cells."""
     if result.design.family.beside:
-        raise ValueError(f"check has no replicates for the family {result.family}: numbers of successes and times.")
+        raise ValueError(
+            f"check has no replicates for the family {result.family}: numbers of successes and times."
+        )
     own = result.design.target
     if (own.kind, own.limits if own.bounds else own.categories) != (
         column.kind,
@@ -305,7 +337,11 @@ def _refuse(counted: Counted, schema: Schema) -> None:
             f"{counted.target.name!r} is in no table of the counts that a check uses: count it, and its pairs."
         )
     known = {frozenset(table) for table in counted.plan.tables if len(table) == 2}
-    known |= {frozenset(pair) for table in counted.plan.tables for pair in itertools.combinations(table, 2)}
+    known |= {
+        frozenset(pair)
+        for table in counted.plan.tables
+        for pair in itertools.combinations(table, 2)
+    }
     pairs = itertools.combinations([column.name for column in schema.features], 2)
     if left := [f"{one} × {other}" for one, other in pairs if frozenset((one, other)) not in known]:
         more = f" and {len(left) - 3} others" if len(left) > 3 else ""
@@ -340,9 +376,10 @@ def _compared(
 ) -> tuple[tuple[CheckedFigure, ...], float]:
     """All figures, and the p-value of the farthest one.
 
-    Of a figure a / b with the mean t over replicates, a - t b is compared. Its spread over replicates has all noise in it: of the
-    counts, of sampling, of the posterior and of the features' mixture. How far refits of the mixture are from the fit is how far
-    the fit is from the truth, about: it is taken from t twice, and added to the spread.
+    Of a figure a / b with the mean t over replicates, a - t b is compared. Its spread over
+    replicates has all noise in it: of the counts, of sampling, of the posterior and of the
+    features' mixture. How far refits of the mixture are from the fit is how far the fit is from the
+    truth, about: it is taken from t twice, and added to the spread.
     """
     half = NormalDist().inv_cdf((1 + level) / 2)
     found = []
@@ -354,7 +391,9 @@ def _compared(
         whole = float(b.mean())
         if whole < _SEEN * b.std(ddof=1):
             continue  # a part with hardly a record, whose share would be noise over noise
-        middle, of_fit = (float(x[:, 0].sum() / max(x[:, 1].sum(), 1e-9)) for x in (each.over, first.over))
+        middle, of_fit = (
+            float(x[:, 0].sum() / max(x[:, 1].sum(), 1e-9)) for x in (each.over, first.over)
+        )
         apart = a - middle * b
         sd = float(apart.std(ddof=1))
         spread = math.hypot(sd, whole * (of_fit - middle))

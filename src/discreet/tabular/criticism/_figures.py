@@ -1,11 +1,13 @@
 """The figures that a check compares: shares and means of the target, in all and within levels of another column.
 
-Each is a ratio of two sums that are linear in the noisy counts and sums of a release. So what is compared is linear, too: a / b
-against t is a - t b, whose noise is Gaussian, for the ratio t that replicates have on average.
+Each is a ratio of two sums that are linear in the noisy counts and sums of a release. So what is
+compared is linear, too: a / b against t is a - t b, whose noise is Gaussian, for the ratio t that
+replicates have on average.
 
-*Of the target alone*: the share of each level (levels of numbers are merged, as are rare categories), and of numbers the mean and
-the mean square of the distance from it, by the released sums where there are some. *Within another column*: the mean, or the
-shares, in each category, and in five parts of a column of numbers.
+*Of the target alone*: the share of each level (levels of numbers are merged, as are rare
+categories), and of numbers the mean and the mean square of the distance from it, by the released
+sums where there are some. *Within another column*: the mean, or the shares, in each category, and
+in five parts of a column of numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Tables(NamedTuple):
     Attributes:
         alone: Counts of the target's levels; zeros where it was not counted alone.
         pairs: For each other column that was counted with the target, counts by its levels.
-        sums: For each released sum of the target, in all or by a column's levels, of z and of 1 - z^2.
+        sums: For each released sum of the target, in all or by a column's levels, of z and of 1 -
+            z^2.
     """
 
     alone: Float[np.ndarray, " level"]
@@ -64,7 +67,9 @@ class Counted:
     @functools.cached_property
     def others(self) -> list[str]:
         """Columns that were counted with the target."""
-        pairs = [table for table in self.plan.tables if len(table) == 2 and self.target.name in table]
+        pairs = [
+            table for table in self.plan.tables if len(table) == 2 and self.target.name in table
+        ]
         return [name for table in pairs for name in table if name != self.target.name]
 
     @functools.cached_property
@@ -114,7 +119,8 @@ class Counted:
 
         Args:
             levels: Of each record.
-            z: Value of the target of each, mapped from its bounds to [-1, 1]; NaN where missing. None: it has no bounds.
+            z: Value of the target of each, mapped from its bounds to [-1, 1]; NaN where missing.
+                None: it has no bounds.
             times: By which counts are multiplied.
             rng: Draws the noise.
         """
@@ -125,12 +131,18 @@ class Counted:
 
         alone = np.zeros(self.size)
         if self.has_alone:
-            alone = noisy(np.bincount(level, minlength=self.size), self.plan.stddev((self.target.name,)))
+            alone = noisy(
+                np.bincount(level, minlength=self.size), self.plan.stddev((self.target.name,))
+            )
         pairs = {}
         for name in self.others:
             across = self.size_of(name)
-            cells = np.bincount(level * across + levels[:, self.place(name)], minlength=self.size * across)
-            pairs[name] = noisy(cells.reshape(self.size, across), self.plan.stddev((self.target.name, name)))
+            cells = np.bincount(
+                level * across + levels[:, self.place(name)], minlength=self.size * across
+            )
+            pairs[name] = noisy(
+                cells.reshape(self.size, across), self.plan.stddev((self.target.name, name))
+            )
         sums = {}
         for own in self.sums:
             assert z is not None
@@ -138,7 +150,9 @@ class Counted:
             value = z[known]
             by = levels[known, self.place(own[1])] if own[1:] else np.zeros(len(value), int)
             across = self.size_of(own[1]) if own[1:] else 1
-            exact = [np.bincount(by, weights=part, minlength=across) for part in (value, 1 - value**2)]
+            exact = [
+                np.bincount(by, weights=part, minlength=across) for part in (value, 1 - value**2)
+            ]
             weight = self.plan.sum_weights[self.plan.sums.index(own)]
             sums[own] = noisy(np.stack(exact), self.plan.noise / weight)
         return Tables(alone, pairs, sums)
@@ -148,7 +162,11 @@ def mean_of(tables: list[Tables]) -> Tables:
     """The mean of tables."""
     alone = np.mean([x.alone for x in tables], axis=0)
     pairs = {name: np.mean([x.pairs[name] for x in tables], axis=0) for name in tables[0].pairs}
-    return Tables(alone, pairs, {own: np.mean([x.sums[own] for x in tables], axis=0) for own in tables[0].sums})
+    return Tables(
+        alone,
+        pairs,
+        {own: np.mean([x.sums[own] for x in tables], axis=0) for own in tables[0].sums},
+    )
 
 
 class Ratio(NamedTuple):
@@ -178,12 +196,16 @@ class Figures:
         self._shares = self._estimate([typical])[0]
         self._shares = np.maximum(self._shares, 0) / max(self._shares.sum(), 1.0)
         self._z = None if counted.middles is None else np.nan_to_num(counted.middles)
-        self._groups = {name: list(self._groups_of(name, typical.pairs[name])) for name in counted.others}
+        self._groups = {
+            name: list(self._groups_of(name, typical.pairs[name])) for name in counted.others
+        }
         self._kept = self._present * ((self._shares >= _RARE) | (self._z is None))
         self._middle = 0.0
         if self._z is not None:
             self._middle = float(
-                (self._shares * self._present) @ self._z / max((self._shares * self._present).sum(), 1e-9)
+                (self._shares * self._present)
+                @ self._z
+                / max((self._shares * self._present).sum(), 1e-9)
             )
 
     def _estimate(self, tables: list[Tables]) -> Float[np.ndarray, "table level"]:
@@ -195,13 +217,18 @@ class Figures:
             precisions.append(counted.plan.stddev((counted.target.name,)) ** -2)
             found.append([x.alone for x in tables])
         for name in counted.others:
-            precisions.append(counted.plan.stddev((counted.target.name, name)) ** -2 / counted.size_of(name))
+            precisions.append(
+                counted.plan.stddev((counted.target.name, name)) ** -2 / counted.size_of(name)
+            )
             found.append([x.pairs[name].sum(axis=1) for x in tables])
         return np.average(np.array(found), axis=0, weights=precisions)
 
     def of(self, tables: list[Tables]) -> list[Ratio]:
         """All figures."""
-        return [*self._alone(tables), *(x for name in self._counted.others for x in self._within(tables, name))]
+        return [
+            *self._alone(tables),
+            *(x for name in self._counted.others for x in self._within(tables, name)),
+        ]
 
     def shares(self, tables: list[Tables]) -> Float[np.ndarray, "table level"]:
         """Shares of the target's levels."""
@@ -212,7 +239,9 @@ class Figures:
         counts = self._estimate(tables)
         there = counts @ self._present
         for label, merged in self._merged():
-            yield Ratio(f"share of {label}", "", "share", np.stack([counts @ merged, there], axis=1))
+            yield Ratio(
+                f"share of {label}", "", "share", np.stack([counts @ merged, there], axis=1)
+            )
         if self._z is None:
             return
         sums = self._moments(tables)
@@ -247,17 +276,24 @@ class Figures:
         else:
             places = [list(present[part]) for part in parts]
         return [
-            (_joined([self._labels[x] for x in group]), np.isin(np.arange(len(self._labels)), group))
+            (
+                _joined([self._labels[x] for x in group]),
+                np.isin(np.arange(len(self._labels)), group),
+            )
             for group in places
         ]
 
-    def _groups_of(self, name: str, pair: Float[np.ndarray, "level other"]) -> Iterator[tuple[str, np.ndarray]]:
+    def _groups_of(
+        self, name: str, pair: Float[np.ndarray, "level other"]
+    ) -> Iterator[tuple[str, np.ndarray]]:
         """The parts of another column, by their names: categories, parts of numbers, missing cells."""
         column = self._levels.schema.columns[self._counted.place(name)]
         labels = self._levels.labels(column)
         numbers = len(labels) - column.may_be_missing if column.bounds is not None else 0
         across = np.maximum(pair.sum(axis=0), 0)
-        groups = _parts(across[:numbers], _PARTS) + [np.array([place]) for place in range(numbers, len(labels))]
+        groups = _parts(across[:numbers], _PARTS) + [
+            np.array([place]) for place in range(numbers, len(labels))
+        ]
         for group in groups:
             yield _joined([labels[x] for x in group]), group
 
@@ -271,10 +307,15 @@ class Figures:
             if self._z is None:
                 for label, merged in self._merged():
                     yield Ratio(
-                        f"share of {label}", part, "share", np.stack([counts @ merged, counts @ self._present], axis=1)
+                        f"share of {label}",
+                        part,
+                        "share",
+                        np.stack([counts @ merged, counts @ self._present], axis=1),
                     )
             elif (self._counted.target.name, name) in sums:
-                found = np.array([x.sums[(self._counted.target.name, name)][0, group].sum() for x in tables])
+                found = np.array(
+                    [x.sums[(self._counted.target.name, name)][0, group].sum() for x in tables]
+                )
                 yield Ratio("mean", part, "mean", np.stack([found, counts @ self._present], axis=1))
             else:
                 values = counts @ (self._kept * self._z)
@@ -303,4 +344,6 @@ def in_units(column: Column, kind: str, value: float) -> float:
         return value
     low, high = column.limits
     half = (high - low) / 2
-    return half * math.sqrt(max(value, 0.0)) if kind == "spread" else (low + high) / 2 + half * value
+    return (
+        half * math.sqrt(max(value, 0.0)) if kind == "spread" else (low + high) / 2 + half * value
+    )

@@ -1,10 +1,11 @@
 """Tables that a fit expects: invented records, with outcomes from draws of the posterior, counted as the release counted.
 
-No record is available, so features come from a mixture of products that is fitted to the same noisy counts (`fit_twins`), with
-weights with which they go together as these say (`_tilt`). It is uncertain itself: each of its refits has fresh noise of the law
-of the counts' (a parametric bootstrap). Replicates are drawn from these. Refits see noise twice, the release's and their own, so
-what the fit misses they miss about twice: the difference of the fit and its refits estimates how far the fit is from the truth,
-which `_check` corrects and allows for.
+No record is available, so features come from a mixture of products that is fitted to the same noisy
+counts (`fit_twins`), with weights with which they go together as these say (`_tilt`). It is
+uncertain itself: each of its refits has fresh noise of the law of the counts' (a parametric
+bootstrap). Replicates are drawn from these. Refits see noise twice, the release's and their own, so
+what the fit misses they miss about twice: the difference of the fit and its refits estimates how
+far the fit is from the truth, which `_check` corrects and allows for.
 
 Rows that the fit leaves out (`missing = "drop"`) keep the target that the mixture gave them.
 """
@@ -51,8 +52,9 @@ def replicate(
     """Make replicates.
 
     Args:
-        predict: From a table of invented records and a number to so many outcomes of each record, (draw, record), as `encode`
-            makes targets, and the mask of the records that the fit does not leave out.
+        predict: From a table of invented records and a number to so many outcomes of each record,
+            (draw, record), as `encode` makes targets, and the mask of the records that the fit does
+            not leave out.
         released: The counts.
         counted: What was counted of the target.
         num_refits: Number of refits of the features' mixture.
@@ -80,10 +82,15 @@ def replicate(
             now = levels.copy()
             now[used, place] = _levels_of(counted, z, y)[used]
             picked = rng.choice(len(levels), size=rows, p=weights)
-            found.append(counted.replicate(now[picked], None if z is None else z[picked], times, rng))
+            found.append(
+                counted.replicate(now[picked], None if z is None else z[picked], times, rng)
+            )
         return found
 
-    each = [{name: value[number] for name, value in refits.latents.items()} for number in range(num_refits)]
+    each = [
+        {name: value[number] for name, value in refits.latents.items()}
+        for number in range(num_refits)
+    ]
     first = {name: value[0] for name, value in fit.latents.items()}
     tables = [x for latents in each for x in draw(latents, of_each, True)]
     return Expected(tables, draw(first, num_refits * of_each // 4, False))
@@ -104,5 +111,9 @@ def _levels_of(counted: Counted, z: np.ndarray | None, y: np.ndarray) -> np.ndar
     low, high = target.limits
     value = (low + high) / 2 + (high - low) / 2 * z
     edges = counted.plan.levels.edges(target)
-    value = np.nan_to_num(value, nan=low) if target.kind is Kind.REAL else np.rint(np.nan_to_num(value, nan=low))
+    value = (
+        np.nan_to_num(value, nan=low)
+        if target.kind is Kind.REAL
+        else np.rint(np.nan_to_num(value, nan=low))
+    )
     return np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)

@@ -1,13 +1,15 @@
 """Weights for rows of a mixture, with which its features go together as the noisy counts say.
 
-A mixture that is fitted to counts with much noise in each cell has too little dependence: of two numbers with a correlation of
-0.6 in 256 cells, it had 0.3. But their mean product is a sum over all these cells, and so is well known. The rows' weights are
-those of least relative entropy with the released mean products, of all pairs of features, as far as noise does not forbid it:
+A mixture that is fitted to counts with much noise in each cell has too little dependence: of two
+numbers with a correlation of 0.6 in 256 cells, it had 0.3. But their mean product is a sum over all
+these cells, and so is well known. The rows' weights are those of least relative entropy with the
+released mean products, of all pairs of features, as far as noise does not forbid it:
 
     min KL(w) + sum (mean_w(m) - t)^2 / (2 v),   w in proportion to exp(m l),
 
-where m are products of coded levels, t the released means, and v their variances, of noise and of sampling. Its dual in l is
-convex, and solved by Newton's method. Means and spreads of single features stay those of the mixture.
+where m are products of coded levels, t the released means, and v their variances, of noise and of
+sampling. Its dual in l is convex, and solved by Newton's method. Means and spreads of single
+features stay those of the mixture.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _MOST_PRODUCTS = 36
 
 
 def tilt(
-    levels: Int[np.ndarray, "row column"], released: Marginals, target: str, rng: np.random.Generator | None
+    levels: Int[np.ndarray, "row column"],
+    released: Marginals,
+    target: str,
+    rng: np.random.Generator | None,
 ) -> Float[np.ndarray, " row"]:
     """The weights, which add up to 1.
 
@@ -34,18 +39,27 @@ def tilt(
         levels: Of rows that the mixture drew.
         released: The noisy counts.
         target: Name of the target, which is no feature.
-        rng: Adds noise of the law of the released means to these: so a refit differs from the fit. None: no noise.
+        rng: Adds noise of the law of the released means to these: so a refit differs from the fit.
+            None: no noise.
     """
     plan = released.plan
     total = released.num_records
-    places = {column.name: place for place, column in enumerate(plan.schema.columns) if column.name != target}
+    places = {
+        column.name: place
+        for place, column in enumerate(plan.schema.columns)
+        if column.name != target
+    }
     codes = {name: _codes(released, name, levels[:, place]) for name, place in places.items()}
     rows = {name: codes[name][levels[:, place]] for name, place in places.items()}
     measured = []
     wanted = []
     variances = []
     for name, found in rows.items():
-        own = found if plan.schema.columns[places[name]].bounds is None else np.concatenate([found, found**2], axis=1)
+        own = (
+            found
+            if plan.schema.columns[places[name]].bounds is None
+            else np.concatenate([found, found**2], axis=1)
+        )
         measured.append(own)
         wanted.append(own.mean(axis=0))
         variances.append(np.full(own.shape[1], 1e-6))
@@ -53,7 +67,9 @@ def tilt(
         if not 0 < codes[one].shape[1] * codes[other].shape[1] <= _MOST_PRODUCTS:
             continue
         own = (rows[one][:, :, None] * rows[other][:, None]).reshape(len(levels), -1)
-        noise = np.outer(np.square(codes[one]).sum(axis=0), np.square(codes[other]).sum(axis=0)).ravel()
+        noise = np.outer(
+            np.square(codes[one]).sum(axis=0), np.square(codes[other]).sum(axis=0)
+        ).ravel()
         variance = (plan.stddev((one, other)) / total) ** 2 * noise + own.var(axis=0) / total
         mean = (codes[one].T @ released.table(one, other) @ codes[other]).ravel() / total
         if rng is not None:
@@ -61,10 +77,14 @@ def tilt(
         measured.append(own)
         wanted.append(mean)
         variances.append(variance)
-    return _weights(np.concatenate(measured, axis=1), np.concatenate(wanted), np.concatenate(variances))
+    return _weights(
+        np.concatenate(measured, axis=1), np.concatenate(wanted), np.concatenate(variances)
+    )
 
 
-def _codes(released: Marginals, name: str, level: Int[np.ndarray, " row"]) -> Float[np.ndarray, "level code"]:
+def _codes(
+    released: Marginals, name: str, level: Int[np.ndarray, " row"]
+) -> Float[np.ndarray, "level code"]:
     """Numbers for a column's levels, of mean 0 and spread 1 over the rows: a number's own, and one for each other category."""
     plan = released.plan
     column = next(column for column in plan.schema.columns if column.name == name)
@@ -86,7 +106,9 @@ def _codes(released: Marginals, name: str, level: Int[np.ndarray, " row"]) -> Fl
 
 
 def _weights(
-    measured: Float[np.ndarray, "row mean"], wanted: Float[np.ndarray, " mean"], variances: Float[np.ndarray, " mean"]
+    measured: Float[np.ndarray, "row mean"],
+    wanted: Float[np.ndarray, " mean"],
+    variances: Float[np.ndarray, " mean"],
 ) -> Float[np.ndarray, " row"]:
     """The weights for which the means are the wanted ones, as far as the variances say, from the dual."""
     apart = measured - wanted

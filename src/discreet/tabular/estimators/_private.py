@@ -40,7 +40,8 @@ _USUAL = {"checkpoint": None, "require_proof": True, "progress_bar": False}
 """Options of `fit` that are not handed on, since the method has them so, too."""
 
 
-# Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They hold no record.
+# Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They
+# hold no record.
 _plan = functools.lru_cache(maxsize=32)(Defaults.plan)
 _newton_plan = functools.lru_cache(maxsize=32)(NewtonPlan.calibrate)
 
@@ -61,13 +62,16 @@ def fit_in_steps(
 
 
 def mean_over_draws(
-    link: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, coef: np.ndarray, intercept: np.ndarray
+    link: Callable[[np.ndarray], np.ndarray],
+    rows: np.ndarray,
+    coef: np.ndarray,
+    intercept: np.ndarray,
 ) -> np.ndarray:
     """Average link(rows · coef + intercept) over draws, a block of rows at a time.
 
-    `link` maps linear predictors, (row, draw, output), to as many numbers; `rows` are (row, feature), `coef` (draw,
-    output, feature) and `intercept` (draw, output). The result, (row, output), is in 64-bit numbers, so that a row's are
-    the same whatever rows are beside it.
+    `link` maps linear predictors, (row, draw, output), to as many numbers; `rows` are (row,
+    feature), `coef` (draw, output, feature) and `intercept` (draw, output). The result, (row,
+    output), is in 64-bit numbers, so that a row's are the same whatever rows are beside it.
     """
     draws, outputs, features = coef.shape
     flat = coef.reshape(draws * outputs, features).T
@@ -91,10 +95,13 @@ SPREAD = (
     "The spread of the draws is that of the fitted guide. The noise of the private fit comes on top and is not in it: at small ε "
     "it may be several times as large."
 )
-SPREAD_WITH_NOISE = "The spread of the draws has both the noise of the private fit and that of sampling in it."
+SPREAD_WITH_NOISE = (
+    "The spread of the draws has both the noise of the private fit and that of sampling in it."
+)
 
 
-# A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
+# A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for
+# them.
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegression(BaseEstimator, abc.ABC):
     """A private regression behind scikit-learn's interface. Subclasses choose the model and document the parameters."""
@@ -127,7 +134,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
-        self.coef_draws_, self.intercept_draws_ = scaling.unscale(draws["weights"], draws["intercept"])
+        self.coef_draws_, self.intercept_draws_ = scaling.unscale(
+            draws["weights"], draws["intercept"]
+        )
         self._predictive = scaling.unscale(to_predict["weights"], to_predict["intercept"])
         self.coef_, self.intercept_ = (part.mean(axis=0) for part in self._predictive)
 
@@ -157,14 +166,17 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         Args:
             X: Rows, (row, feature): an array, lists or a data frame of finite numbers.
             y: The target of each row, (row,).
-            groups: The person that each row belongs to, (row,): texts or integers. A record is then a person with up to
-                `max_rows` rows, which are bounded together, and epsilon is that of a person. None: each row is a record.
-            sample_weight: Survey weights, (row,), from 0; those above `max_weight` count as that. The coefficients are then those
-                of the population, and their intervals have the weights' variance in them. None: all weights are 1.
-            person: What the statement calls the groups; without groups, the column that identifies persons, if each row is all
-                that one person has.
+            groups: The person that each row belongs to, (row,): texts or integers. A record is then
+                a person with up to `max_rows` rows, which are bounded together, and epsilon is that
+                of a person. None: each row is a record.
+            sample_weight: Survey weights, (row,), from 0; those above `max_weight` count as that.
+                The coefficients are then those of the population, and their intervals have the
+                weights' variance in them. None: all weights are 1.
+            person: What the statement calls the groups; without groups, the column that identifies
+                persons, if each row is all that one person has.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
-            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process
+                dies. Keep it secret.
             require_proof: As in `DPSVI.run`, of a fit in steps; the others always prove.
             progress_bar: Show progress after two seconds.
 
@@ -172,13 +184,20 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             The estimator itself.
 
         Raises:
-            ValueError, TypeError: Wrong input, or an option that the method lacks, before any budget is spent. A message names no
-                value of the data; but that an error occurs says something about them, which epsilon does not cover.
+            ValueError, TypeError: Wrong input, or an option that the method lacks, before any
+                budget is spent. A message names no value of the data; but that an error occurs says
+                something about them, which epsilon does not cover.
         """
-        given = {"checkpoint": checkpoint, "require_proof": require_proof, "progress_bar": progress_bar}
+        given = {
+            "checkpoint": checkpoint,
+            "require_proof": require_proof,
+            "progress_bar": progress_bar,
+        }
         options = {name: value for name, value in given.items() if value is not _USUAL[name]}
         if person is not None and not isinstance(person, str):
-            raise TypeError(f"person is {shown(person)}: pass the name of the column that identifies persons, or None.")
+            raise TypeError(
+                f"person is {shown(person)}: pass the name of the column that identifies persons, or None."
+            )
         with exclusive(checkpoint):
             return self._fit_rows(X, y, groups, sample_weight, person, ledger, options)
 
@@ -201,8 +220,12 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         self._check_parameters()
         with no_values():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
-            rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
-        scaling = BoundScaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
+            rows, target = map(
+                np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric)
+            )
+        scaling = BoundScaling.of(
+            self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None)
+        )
         target = self._target(target)
         weights = self._weights(sample_weight, len(rows))
         lacks = self._lacks()
@@ -242,15 +265,25 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         result = self._fit(fit_key, num_records, *table, **how)
         posterior = result.posterior(draw_key, int(self.num_draws))
         draws = {name: np.asarray(drawn) for name, drawn in posterior.items()}
-        notes = [ERRORS_TELL, EACH_FIT_SPENDS, SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD]
+        notes = [
+            ERRORS_TELL,
+            EACH_FIT_SPENDS,
+            SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD,
+        ]
         if self.num_records is not None:
             notes.append("The number of records is a public figure that was given, not a count.")
         if chosen is not None:
-            notes.append("Each group is one person: an identifier that is written in two ways is two persons.")
+            notes.append(
+                "Each group is one person: an identifier that is written in two ways is two persons."
+            )
         public = list(self._public())
         if weights is not None:
-            public.append(f"Largest weight of a row, as which larger ones count: {self.max_weight:g}.")
-        bounds = f"Bounds of the features, to which values outside were moved: {scaling.in_words()}."
+            public.append(
+                f"Largest weight of a row, as which larger ones count: {self.max_weight:g}."
+            )
+        bounds = (
+            f"Bounds of the features, to which values outside were moved: {scaling.in_words()}."
+        )
         statement = result.statement.with_public(bounds, *public).with_notes(*notes)
         statement = statement.with_violations(*self._violations())
         self.result_ = dataclasses.replace(result, statement=statement)
@@ -282,12 +315,19 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if not self._in_steps:
             return {"require_proof": "private Newton always proves"}
         asked = ", ".join(self._settings)
-        return {"sample_weight": f"a fit in steps has no weights{f', and {asked} ask for steps' * bool(asked)}"}
+        return {
+            "sample_weight": f"a fit in steps has no weights{f', and {asked} ask for steps' * bool(asked)}"
+        }
 
     def _terms(self, num_records: int) -> dict[str, Any]:
         """What plans of all methods take."""
         relation = Relation.ADD_OR_REMOVE_ONE if self.relation is None else self.relation
-        return {"epsilon": self.epsilon, "delta": self.delta, "num_records": num_records, "relation": relation}
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "num_records": num_records,
+            "relation": relation,
+        }
 
     def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
         """Spend the budget on a table."""
@@ -302,7 +342,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                 **self._family(),
             )
             names = getattr(self, "feature_names_in_", None)
-            return fit_newton(key, x, y, newton_plan, mask=masks[0] if masks else None, names=names, **how)
+            return fit_newton(
+                key, x, y, newton_plan, mask=masks[0] if masks else None, names=names, **how
+            )
         settings = dataclasses.replace(defaults_for(self._model()), **self._settings)
         plan = _plan(settings, **terms)
         return fit_in_steps(key, settings, plan, *table, **how)
@@ -327,7 +369,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                 f"sample_weight has the shape {given.shape}: give a number of at least 0 for each of the {num_rows} rows."
             )
         if not given.any():
-            raise ValueError("All weights are zero, so there is nothing to fit: check sample_weight.")
+            raise ValueError(
+                "All weights are zero, so there is nothing to fit: check sample_weight."
+            )
         return np.minimum(given, self.max_weight) / self.max_weight
 
     def _persons(self, groups: Any, num_rows: int, kept: Path | None) -> np.ndarray | None:

@@ -17,7 +17,12 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
 from discreet.methods.moments import MomentsPlan, fit_moments
-from discreet.tabular.estimators._private import DrawsByName, Model, PrivateRegression, mean_over_draws
+from discreet.tabular.estimators._private import (
+    DrawsByName,
+    Model,
+    PrivateRegression,
+    mean_over_draws,
+)
 from discreet.tabular.estimators._rows import BoundScaling
 from discreet.tabular.models import (
     linear_regression,
@@ -35,42 +40,54 @@ _multinomial = functools.lru_cache(multinomial_regression)
 class LinearRegression(RegressorMixin, PrivateRegression):
     """Bayesian linear regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
-    Guarantee: what a fit learns from the records is `statement_`'s event, at `epsilon_` and `delta_`. Predictions for new
-    rows follow from that and cost nothing more. Bounds are public and values outside are clipped, each record's by itself.
+    Guarantee: what a fit learns from the records is `statement_`'s event, at `epsilon_` and
+    `delta_`. Predictions for new rows follow from that and cost nothing more. Bounds are public and
+    values outside are clipped, each record's by itself.
 
-    The fit is `moments.fit_moments`: sums of products with noise, and the posterior given these, whose intervals allow for the
-    noise. With `max_rows` above 1 it is `DPSVI`, whose intervals do not.
+    The fit is `moments.fit_moments`: sums of products with noise, and the posterior given these,
+    whose intervals allow for the noise. With `max_rows` above 1 it is `DPSVI`, whose intervals do
+    not.
 
     Args:
-        bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on both sides; or a
-            dictionary from the names of a data frame's columns to pairs. There is no default: clipping is silent.
+        bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on
+            both sides; or a dictionary from the names of a data frame's columns to pairs. There is
+            no default: clipping is silent.
         target_bounds: Public bounds (low, high) of the target, likewise without default.
         epsilon: The epsilon of one fit, above 0.
-        delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
-        num_records: A public figure close to the number of records. None: the exact number, which is then public.
+        delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit,
+            and 1e-5 at most.
+        num_records: A public figure close to the number of records. None: the exact number, which
+            is then public.
         relation: The neighbouring relation (`discreet.Relation`). None: ADD_OR_REMOVE_ONE.
-        max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
-        max_weight: With sample_weight in `fit`: the largest weight of a row, a public number. Larger ones count as that; the
-            noise grows as this over the mean weight.
-        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here. In
-            the other estimators they ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
+        max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash
+            chooses where there are more.
+        max_weight: With sample_weight in `fit`: the largest weight of a row, a public number.
+            Larger ones count as that; the noise grows as this over the mean weight.
+        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise
+            they have no effect here. In the other estimators they ask for `DPSVI`. None, for all
+            four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
-            Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or
+            the rule that finds one. Under a fixed norm of 1 large residuals count for little, and
+            `sigma` comes out half as large as it is.
         learning_rate: Step size of Adam.
         num_draws: DrawsByName from the fitted posterior, over which predictions are averaged.
-        random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
+        random_state: None: the operating system's entropy. An integer makes the fit reproducible,
+            and **not private**.
 
     Attributes:
         statement_: The privacy statement: print it. `epsilon_` and `delta_` are its figures.
-        result_: The `MomentsResult`, in the other estimators the `NewtonResult`; of a fit in steps the `DPSVIResult`.
-        coef_: The weights to predict with, (feature,), in the target's units per unit of the feature. Shrunk towards 0 where
-            the noise hides them, so not the mean of `coef_draws_`; with `max_rows` above 1 it is.
+        result_: The `MomentsResult`, in the other estimators the `NewtonResult`; of a fit in steps
+            the `DPSVIResult`.
+        coef_: The weights to predict with, (feature,), in the target's units per unit of the
+            feature. Shrunk towards 0 where the noise hides them, so not the mean of `coef_draws_`;
+            with `max_rows` above 1 it is.
         intercept_: The intercept to predict with, likewise.
         coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
-        sigma_draws_: Draws of the standard deviation around the line, (draw,). Their quantiles hold for normal residuals of
-            one spread alone; where residuals have long tails all draws are too small, as rows far out count for little.
+        sigma_draws_: Draws of the standard deviation around the line, (draw,). Their quantiles hold
+            for normal residuals of one spread alone; where residuals have long tails all draws are
+            too small, as rows far out count for little.
         scaling_: The bounds, and how features were brought to unit size.
         n_features_in_: Number of features.
         feature_names_in_: Their names, if X was a data frame.
@@ -90,7 +107,9 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         except (TypeError, ValueError):
             raise ValueError("target_bounds must be a pair of numbers, (low, high).") from None
         if not -np.inf < low < high < np.inf:
-            raise ValueError(f"target_bounds are ({low}, {high}); they must be finite, low below high.")
+            raise ValueError(
+                f"target_bounds are ({low}, {high}); they must be finite, low below high."
+            )
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _target(self, y: np.ndarray) -> np.ndarray:
@@ -108,19 +127,27 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         if self._in_steps:
             return super()._lacks()
         seconds = "noisy moments take seconds"
-        return {"checkpoint": seconds, "progress_bar": seconds, "require_proof": "noisy moments are always proved"}
+        return {
+            "checkpoint": seconds,
+            "progress_bar": seconds,
+            "require_proof": "noisy moments are always proved",
+        }
 
     def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
         if self._in_steps:
             return super()._fit(key, num_records, *table, **how)
         how.pop("max_rows", None)
         x, y = table
-        plan = _moments_plan(num_features=x.shape[1], weighted="weights" in how, **self._terms(num_records))
+        plan = _moments_plan(
+            num_features=x.shape[1], weighted="weights" in how, **self._terms(num_records)
+        )
         return fit_moments(key, x, y, plan, **how)
 
     def _public(self) -> Sequence[str]:
         middle, half = self._line()
-        return [f"Bounds of the target, to which values outside were moved: [{middle - half:g}, {middle + half:g}]."]
+        return [
+            f"Bounds of the target, to which values outside were moved: [{middle - half:g}, {middle + half:g}]."
+        ]
 
     def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, draws, to_predict)
@@ -152,22 +179,27 @@ _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
-    A count's mean is exp(intercept + x · coef). The fit is `newton.fit_newton`. Guarantee and other parameters are those of
-    `LinearRegression`, but a count needs no bound: cutting its residual bounds its influence. Counts are integers from 0; one
-    above 2^24 is taken as 2^24.
+    A count's mean is exp(intercept + x · coef). The fit is `newton.fit_newton`. Guarantee and other
+    parameters are those of `LinearRegression`, but a count needs no bound: cutting its residual
+    bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
 
     Attributes:
-        coef_: The weights to predict with, (feature,), in nats per unit of the feature; shrunk where the noise hides them.
+        coef_: The weights to predict with, (feature,), in nats per unit of the feature; shrunk
+            where the noise hides them.
         intercept_: The intercept to predict with, in nats.
         coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
-        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
+        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and
+            `n_features_in_`.
     """
 
     def _target(self, y: np.ndarray) -> np.ndarray:
         if (y < 0).any():
-            raise ValueError("The target holds a number below 0, which is no count. Use LinearRegression instead.")
-        # A count distribution gives other numbers no probability, so that their records would contribute nothing.
+            raise ValueError(
+                "The target holds a number below 0, which is no count. Use LinearRegression instead."
+            )
+        # A count distribution gives other numbers no probability, so that their records would
+        # contribute nothing.
         if (y != np.rint(y)).any():
             raise ValueError(
                 "The target holds a number that is not whole, which is no count. Round by a public rule, or use LinearRegression."
@@ -212,8 +244,8 @@ class NegativeBinomialRegression(PoissonRegression):
     A few people with large counts have shorter gradients, so clipping changes less.
 
     Attributes:
-        concentration_draws_: Draws of the concentration, (draw,): without `num_steps` one estimate, so often. The others are
-            those of `PoissonRegression`.
+        concentration_draws_: Draws of the concentration, (draw,): without `num_steps` one estimate,
+            so often. The others are those of `PoissonRegression`.
     """
 
     def _model(self) -> Model:
@@ -232,22 +264,25 @@ FROM_DATA = "non_private_from_data"
 class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
-    The fit is `newton.fit_newton`, with more than two classes of a multinomial regression. Guarantee and other
-    parameters are those of `LinearRegression`; the classes are public, instead of the target's bounds, since a class that only
-    one person has would reveal that person.
+    The fit is `newton.fit_newton`, with more than two classes of a multinomial regression.
+    Guarantee and other parameters are those of `LinearRegression`; the classes are public, instead
+    of the target's bounds, since a class that only one person has would reveal that person.
 
     Args:
-        classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
-            "non_private_from_data" takes them from y; the statement then says that no ε holds.
+        classes: The public labels that y may hold, two or more. A label that does not occur in the
+            data is fine. "non_private_from_data" takes them from y; the statement then says that no
+            ε holds.
 
     Attributes:
         classes_: The labels, sorted.
-        coef_: The weights to predict with, in log-odds per unit of the feature: (1, feature) for two classes, for the second
-            class; else (class, feature), summing to zero over the classes.
+        coef_: The weights to predict with, in log-odds per unit of the feature: (1, feature) for
+            two classes, for the second class; else (class, feature), summing to zero over the
+            classes.
         intercept_: The intercepts to predict with, (1,) or (class,).
         coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals.
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
-        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
+        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and
+            `n_features_in_`.
     """
 
     classes: Any = (0, 1)
@@ -283,12 +318,18 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         return {"family": "binary"} if count == 2 else {"family": "classes", "num_classes": count}
 
     def _public(self) -> Sequence[str]:
-        return [] if self._from_data() else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]
+        return (
+            []
+            if self._from_data()
+            else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]
+        )
 
     def _violations(self) -> Sequence[str]:
         if not self._from_data():
             return []
-        return ["The classes were taken from the data. One that a single person has reveals that person; no ε holds."]
+        return [
+            "The classes were taken from the data. One that a single person has reveals that person; no ε holds."
+        ]
 
     def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, *map(self._by_class, (draws, to_predict)))

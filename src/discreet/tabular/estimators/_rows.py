@@ -22,8 +22,8 @@ _HELP = (
 class BoundScaling:
     """Clips features to public bounds and scales them to about unit size. A row's numbers depend on that row alone.
 
-    If the bounds include 0 it stays 0, so that 0/1 columns and columns of many zeros have short gradients, which clipping
-    hardly changes; other bounds are mapped to [-1, 1].
+    If the bounds include 0 it stays 0, so that 0/1 columns and columns of many zeros have short
+    gradients, which clipping hardly changes; other bounds are mapped to [-1, 1].
 
     Attributes:
         low: The least value of each feature, (feature,).
@@ -48,7 +48,9 @@ class BoundScaling:
         if isinstance(bounds, Mapping):
             bounds = _by_name(bounds, names)
         try:
-            low, high = (np.broadcast_to(np.asarray(side, np.float64), num_features) for side in bounds)
+            low, high = (
+                np.broadcast_to(np.asarray(side, np.float64), num_features) for side in bounds
+            )
         except (TypeError, ValueError):
             raise ValueError(f"bounds do not fit the {num_features} features. {_HELP}") from None
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
@@ -86,10 +88,14 @@ class BoundScaling:
 
 def _by_name(bounds: Mapping[str, Any], names: Sequence[str] | None) -> tuple[list[Any], list[Any]]:
     if names is None:
-        raise ValueError(f"bounds name features, but X has no feature names: pass a data frame. {_HELP}")
+        raise ValueError(
+            f"bounds name features, but X has no feature names: pass a data frame. {_HELP}"
+        )
     if set(names) != set(bounds):
         odd = sorted(str(name) for name in set(names) ^ set(bounds))
-        raise ValueError(f"bounds and X name different features; only one of them has {', '.join(odd)}. {_HELP}")
+        raise ValueError(
+            f"bounds and X name different features; only one of them has {', '.join(odd)}. {_HELP}"
+        )
     try:
         pairs = [(low, high) for low, high in (bounds[name] for name in names)]
     except (TypeError, ValueError):
@@ -97,7 +103,9 @@ def _by_name(bounds: Mapping[str, Any], names: Sequence[str] | None) -> tuple[li
     return [low for low, _ in pairs], [high for _, high in pairs]
 
 
-def rows_of_groups(groups: Any, num_rows: int, max_rows: int, *, key: bytes | None = None) -> np.ndarray:
+def rows_of_groups(
+    groups: Any, num_rows: int, max_rows: int, *, key: bytes | None = None
+) -> np.ndarray:
     """At most `max_rows` rows of each person, as `tables.rows_of_persons` numbers and, by the key, chooses them."""
     require("pyarrow", extra="tables", what="groups")
     import pyarrow
@@ -108,7 +116,9 @@ def rows_of_groups(groups: Any, num_rows: int, max_rows: int, *, key: bytes | No
         found = pyarrow.array(groups, from_pandas=True)
         persons = found.cast(pyarrow.string())
     except pyarrow.ArrowException:
-        raise DataError("groups holds values of different types: make them all texts, or all integers") from None
+        raise DataError(
+            "groups holds values of different types: make them all texts, or all integers"
+        ) from None
     if len(found) != num_rows or pyarrow.types.is_floating(found.type):
         raise DataError(
             f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} "

@@ -1,7 +1,8 @@
 """Regressions by a formula, as in brms and Bambi: `regress`.
 
-Needs the extra `formula`. A formula is parsed by formulae (`_formula`), and its columns follow from the public schema
-(`_design`). The fit is that of `newton` or `moments`, or of a NumPyro model that is made from it (`_model`).
+Needs the extra `formula`. A formula is parsed by formulae (`_formula`), and its columns follow from
+the public schema (`_design`). The fit is that of `newton` or `moments`, or of a NumPyro model that
+is made from it (`_model`).
 """
 
 from discreet.tabular.formulas._design import Design as Design

@@ -1,8 +1,9 @@
 """Functions of cells that give each cell the same bits, whatever cells are beside it.
 
-Sums over records are exact, so neighbouring tables have sums that differ by one record's part alone, if each record's part is
-computed alike in both. Products of matrices, and vectorised logarithms and powers, may round a number by its place in an array.
-Here each cell goes through the C library by itself, and products of matrices are sums of columns in one order.
+Sums over records are exact, so neighbouring tables have sums that differ by one record's part
+alone, if each record's part is computed alike in both. Products of matrices, and vectorised
+logarithms and powers, may round a number by its place in an array. Here each cell goes through the
+C library by itself, and products of matrices are sums of columns in one order.
 """
 
 from __future__ import annotations

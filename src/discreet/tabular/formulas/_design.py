@@ -1,10 +1,11 @@
 """The design of a formula: its columns, from the public schema alone, and the arrays that a table becomes.
 
-A *template* is a table that has every category and evenly spread numbers within the bounds, in a public order. formulae codes it
-once; knots, contrasts and levels are then fixed. The columns are fitted in coordinates that follow from the template: 0/1 columns
-of categories stay, and every other column is made orthogonal to the constant and the columns before it, under the template's
-even distribution, and brought to [-1, 1]. So x and x**2, or a number and its product with a category, hardly correlate. Draws are
-brought back by the same linear map, exactly.
+A *template* is a table that has every category and evenly spread numbers within the bounds, in a
+public order. formulae codes it once; knots, contrasts and levels are then fixed. The columns are
+fitted in coordinates that follow from the template: 0/1 columns of categories stay, and every other
+column is made orthogonal to the constant and the columns before it, under the template's even
+distribution, and brought to [-1, 1]. So x and x**2, or a number and its product with a category,
+hardly correlate. Draws are brought back by the same linear map, exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from jaxtyping import Bool, Float, Int
 from discreet._validate import RefusedError, near
 from discreet.tabular.formulas._alike import Columns
 from discreet.tabular.formulas._formula import Formula, parsed, spline_calls
-from discreet.tabular.models import LEAST_TIME, Family, coded_columns, family_named, refuse_second_rows
+from discreet.tabular.models import (
+    LEAST_TIME,
+    Family,
+    coded_columns,
+    family_named,
+    refuse_second_rows,
+)
 from discreet.tabular.tables import Column, DataError, Kind, Missing, OutOfBounds, Report, Schema
 
 if TYPE_CHECKING:
@@ -42,8 +49,8 @@ class Grouping:
         columns: The columns of categories whose levels are crossed.
         levels: Names of the levels.
         terms: What varies between them: "1" and names of columns of numbers.
-        absorbed: For each of `terms` its place among the design's columns, whose weight is then the levels' mean; -1 for the
-            intercept; None where the levels' effects have the mean 0.
+        absorbed: For each of `terms` its place among the design's columns, whose weight is then the
+            levels' mean; -1 for the intercept; None where the levels' effects have the mean 0.
     """
 
     name: str
@@ -68,7 +75,8 @@ class Rows:
 
     Attributes:
         x: Columns of the design.
-        y: The target, in its own unit; positions among categories. None where a table to predict for lacks it.
+        y: The target, in its own unit; positions among categories. None where a table to predict
+            for lacks it.
         beside: What the family needs beside it.
         offset: Added to the predictor.
         groups: For each grouping the position of the level.
@@ -121,7 +129,9 @@ class Design:
     ('age', 'region[south]', 'region[west]', 'age:region[south]', 'age:region[west]')
     """
 
-    def __init__(self, text: str, schema: Schema, family: str, constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, text: str, schema: Schema, family: str, constants: Mapping[str, Any] | None = None
+    ) -> None:
         self.formula: Formula = parsed(text, constants)
         self.schema = self._of_columns(schema)
         target = self.schema.target_column
@@ -147,14 +157,20 @@ class Design:
                 f"{f': {meant}' if meant else '; describe it, or give its public value in constants'}."
             )
         if both := set(self.formula.constants) & set(named):
-            raise RefusedError(f"constants has {both.pop()!r}, which is a column of the schema: give it another name.")
+            raise RefusedError(
+                f"constants has {both.pop()!r}, which is a column of the schema: give it another name."
+            )
         if taken := sorted(set(TAKEN) & self.formula.names):
             raise RefusedError(
                 f"The column {taken[0]!r} has the name of a number that families have beside coefficients: rename it, in the "
                 "schema as well."
             )
         for column in schema.columns:
-            if column.name in wanted and column.missing is Missing.INDICATOR and _MISSING in column.categories:
+            if (
+                column.name in wanted
+                and column.missing is Missing.INDICATOR
+                and _MISSING in column.categories
+            ):
                 raise DataError(
                     f"column '{column.name}' has a category {_MISSING!r} beside the level of that name for missing cells: rename "
                     "it"
@@ -191,7 +207,9 @@ class Design:
             others = "others" if target.level != "others" else "the others"
             column = Column(name=column.name, kind=Kind.BINARY, categories=(others, target.level))
         elif target.level is not None:
-            raise RefusedError(f"{target.column}[{target.level}] is for the family bernoulli: leave the category out.")
+            raise RefusedError(
+                f"{target.column}[{target.level}] is for the family bernoulli: leave the category out."
+            )
         family = family_named(name, column)
         needed = {"trials": "prop", "event": "Surv"}.get(next(iter(family.beside), ""), "")
         if needed != target.call:
@@ -201,7 +219,11 @@ class Design:
             )
         if target.call == "prop" and isinstance(target.beside, str):
             trials = next(x for x in self.schema.columns if x.name == target.beside)
-            if trials.kind is not Kind.COUNT or trials.limits[0] < 1 or trials.missing is Missing.INDICATOR:
+            if (
+                trials.kind is not Kind.COUNT
+                or trials.limits[0] < 1
+                or trials.missing is Missing.INDICATOR
+            ):
                 raise DataError(
                     f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1, and missing "
                     'cells, if there are any, as missing = "drop"'
@@ -241,7 +263,11 @@ class Design:
     @staticmethod
     def _levels(column: Column) -> tuple[str, ...]:
         """Categories, and one for missing cells, where the schema has an indicator for these."""
-        return (*column.categories, _MISSING) if column.missing is Missing.INDICATOR else column.categories
+        return (
+            (*column.categories, _MISSING)
+            if column.missing is Missing.INDICATOR
+            else column.categories
+        )
 
     def _cells(self, column: Column, numbers: np.ndarray) -> Any:
         """A column of the frame: numbers, or categories in the schema's order."""
@@ -249,7 +275,9 @@ class Design:
             return np.asarray(numbers, np.float64)
         import pandas
 
-        return pandas.Categorical.from_codes(numbers.astype(np.int64), self._levels(column), ordered=True)
+        return pandas.Categorical.from_codes(
+            numbers.astype(np.int64), self._levels(column), ordered=True
+        )
 
     def _evaluate_template(self) -> None:
         from formulae.environment import Environment
@@ -261,25 +289,37 @@ class Design:
             try:
                 terms.eval(template, Environment([self.formula.namespace]))
             except Exception as error:  # of formulae, on public numbers alone
-                raise RefusedError(f"The formula {self.formula.text!r} cannot be evaluated: {error}.") from None
+                raise RefusedError(
+                    f"The formula {self.formula.text!r} cannot be evaluated: {error}."
+                ) from None
         for call in spline_calls(terms):
             spline = call.stateful_transform
             spline._centering_matrix = Columns(spline._centering_matrix)
-        self._offsets = [term for term in terms.common_terms if getattr(term, "kind", "") == "offset"]
+        self._offsets = [
+            term for term in terms.common_terms if getattr(term, "kind", "") == "offset"
+        ]
         for term in self._offsets:
-            if isinstance(term.components[0].call.eval(template, term.components[0].env).x, int | float):
-                raise RefusedError(f"{term.name} adds the same to every row, as the intercept does: take it out.")
+            if isinstance(
+                term.components[0].call.eval(template, term.components[0].env).x, int | float
+            ):
+                raise RefusedError(
+                    f"{term.name} adds the same to every row, as the intercept does: take it out."
+                )
         if self._offsets and self.family.num_classes is not None:
             raise RefusedError(
                 f"The formula {self.formula.text!r} has an offset, which would add the same to all categories: take it out."
             )
         self._terms = [
-            term for term in terms.common_terms if not isinstance(term, Intercept) and term not in self._offsets
+            term
+            for term in terms.common_terms
+            if not isinstance(term, Intercept) and term not in self._offsets
         ]
         self._indicators = [
             name
             for name, column in self._described.items()
-            if name in self.formula.names and column.bounds is not None and column.missing is Missing.INDICATOR
+            if name in self.formula.names
+            and column.bounds is not None
+            and column.missing is Missing.INDICATOR
         ]
         self.names: tuple[str, ...] = (
             *(name for term in self._terms for name in _labels(term)),
@@ -306,9 +346,12 @@ class Design:
     def _common(self, frame: pandas.DataFrame, missing: Sequence[np.ndarray] = ()) -> np.ndarray:
         """The columns of the design for a frame."""
         with np.errstate(all="ignore"):
-            parts = [np.reshape(term.eval_new_data(frame), (len(frame), -1)) for term in self._terms]
+            parts = [
+                np.reshape(term.eval_new_data(frame), (len(frame), -1)) for term in self._terms
+            ]
         parts += [
-            missing[place][:, None] if missing else np.zeros((len(frame), 1)) for place in range(len(self._indicators))
+            missing[place][:, None] if missing else np.zeros((len(frame), 1))
+            for place in range(len(self._indicators))
         ]
         return (
             np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
@@ -331,7 +374,9 @@ class Design:
             if term.kind == "intercept":
                 found.setdefault(name, []).insert(0, "1")
                 continue
-            if any(getattr(component, "kind", "") != "numeric" for component in term.expr.components):
+            if any(
+                getattr(component, "kind", "") != "numeric" for component in term.expr.components
+            ):
                 raise RefusedError(
                     f"({term.expr.name} | {name}) lets categories vary between levels: write (1 | {term.expr.name}:{name})."
                 )
@@ -344,16 +389,22 @@ class Design:
             levels = [""]
             for column in columns:
                 levels = [
-                    f"{start}:{x}" if start else x for start in levels for x in self._levels(self._described[column])
+                    f"{start}:{x}" if start else x
+                    for start in levels
+                    for x in self._levels(self._described[column])
                 ]
             absorbed: list[int | None] = []
             for term in varying:
-                place = -1 if term == "1" else self.names.index(term) if term in self.names else None
+                place = (
+                    -1 if term == "1" else self.names.index(term) if term in self.names else None
+                )
                 if place == -1 and self.family.name == "cumulative":
                     place = None
                 absorbed.append(None if place in used else place)
                 used.update([] if place is None else [place])
-            groupings.append(Grouping(name, columns, tuple(levels), tuple(varying), tuple(absorbed)))
+            groupings.append(
+                Grouping(name, columns, tuple(levels), tuple(varying), tuple(absorbed))
+            )
         return groupings
 
     # Coordinates.
@@ -361,9 +412,14 @@ class Design:
     def _coordinates(self, x: np.ndarray) -> None:
         """The map from columns in their units to those that are fitted: z = (x[:, kept] @ to) - centre."""
         absorbed = {
-            place for grouping in self.groupings for place in grouping.absorbed if place is not None and place >= 0
+            place
+            for grouping in self.groupings
+            for place in grouping.absorbed
+            if place is not None and place >= 0
         }
-        self.kept = np.array([place for place in range(len(self.names)) if place not in absorbed], int)
+        self.kept = np.array(
+            [place for place in range(len(self.names)) if place not in absorbed], int
+        )
         x = x[:, self.kept]
         self.levels = np.array([set(np.unique(column)) <= {0.0, 1.0} for column in x.T], bool)
         size = x.shape[1]
@@ -387,7 +443,10 @@ class Design:
             centre[place] = weights[0] / longest
             basis.append(column)
             before.append(place)
-        if size and np.linalg.matrix_rank(np.column_stack([np.ones(len(x)), x @ to - centre])) <= size:
+        if (
+            size
+            and np.linalg.matrix_rank(np.column_stack([np.ones(len(x)), x @ to - centre])) <= size
+        ):
             raise RefusedError(
                 f"The columns of the formula {self.formula.text!r} follow from one another: take out what others make up."
             )
@@ -471,7 +530,9 @@ class Design:
                     'out_of_bounds = "clip", with which these count as all'
                 )
             y = np.minimum(y, beside[0])
-        return self._rows_of(data, [absent[name] for name in self._indicators], y, beside, present, weights)
+        return self._rows_of(
+            data, [absent[name] for name in self._indicators], y, beside, present, weights
+        )
 
     @property
     def even_rows(self) -> Rows:
@@ -493,7 +554,9 @@ class Design:
         for grouping in self.groupings:
             codes = np.zeros(len(data), np.int64)
             for name in grouping.columns:
-                codes = codes * len(self._levels(self._described[name])) + data[name].cat.codes.to_numpy(np.int64)
+                codes = codes * len(self._levels(self._described[name])) + data[
+                    name
+                ].cat.codes.to_numpy(np.int64)
             groups.append(codes.astype(np.int32))
         return Rows(
             x=self._common(data, absent),
@@ -511,7 +574,8 @@ class Design:
 
         Args:
             table: As in `rows`.
-            key: By which rows are chosen of a person who has more than the schema's `max_rows`. None: a new one.
+            key: By which rows are chosen of a person who has more than the schema's `max_rows`.
+                None: a new one.
 
         Raises:
             DataError: A person has two rows, and may have one; or a row has no person.
@@ -520,7 +584,9 @@ class Design:
 
         if self.schema.person is None:
             return None
-        people = typed(table, self.schema, Report(OutOfBounds.REFUSE), only_person=True)[self.schema.person]
+        people = typed(table, self.schema, Report(OutOfBounds.REFUSE), only_person=True)[
+            self.schema.person
+        ]
         if self.schema.max_rows == 1:
             refuse_second_rows(people, self.schema.person)
             return None
@@ -528,16 +594,27 @@ class Design:
 
     @functools.cached_property
     def _without_target(self) -> Schema:
-        columns = tuple(column for column in self.schema.columns if column.name in self.formula.names)
+        columns = tuple(
+            column for column in self.schema.columns if column.name in self.formula.names
+        )
         return dataclasses.replace(
-            self.schema, columns=columns, target=None, weight=None, bought=None, inferred=(), person=None
+            self.schema,
+            columns=columns,
+            target=None,
+            weight=None,
+            bought=None,
+            inferred=(),
+            person=None,
         )
 
     def _offset(self, data: pandas.DataFrame) -> np.ndarray | None:
         if not self._offsets:
             return None
         with np.errstate(all="ignore"):
-            each = [np.reshape(term.eval_new_data(data), len(data)).astype(np.float64) for term in self._offsets]
+            each = [
+                np.reshape(term.eval_new_data(data), len(data)).astype(np.float64)
+                for term in self._offsets
+            ]
         return np.asarray(sum(each))
 
     def _target_of(self, numbers: np.ndarray) -> np.ndarray:

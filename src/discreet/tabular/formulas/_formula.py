@@ -1,8 +1,9 @@
 """A formula to its terms, by formulae, the parser of Bambi; and what may stand in one.
 
-Columns of a design must follow from one record's cells and public numbers. formulae evaluates the calls of a formula itself, in
-the names that it is given, so only functions that work cell by cell have a name here. Splines have their knots from the frame on
-which they are first evaluated: that is one made from the schema (`_design`). What learns from the cells is refused.
+Columns of a design must follow from one record's cells and public numbers. formulae evaluates the
+calls of a formula itself, in the names that it is given, so only functions that work cell by cell
+have a name here. Splines have their knots from the frame on which they are first evaluated: that is
+one made from the schema (`_design`). What learns from the cells is refused.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     from discreet.tabular.formulas._alike import power
 
     if not isinstance(text, str):
-        raise RefusedError(f"formula is a {type(text).__name__}: give a text, such as 'ill ~ age + region'.")
+        raise RefusedError(
+            f"formula is a {type(text).__name__}: give a text, such as 'ill ~ age + region'."
+        )
     try:
         found = _terms_of(text)
     except Exception as error:  # formulae has errors of many classes
@@ -105,7 +108,9 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     if not isinstance(found, Model):
         found = Model(found)
     if found.response is None:
-        raise RefusedError(f"The formula {text!r} has no left side: name the column to explain, as in 'ill ~ age'.")
+        raise RefusedError(
+            f"The formula {text!r} has no left side: name the column to explain, as in 'ill ~ age'."
+        )
     target = _target_of(found.response.term.components[0])
     found.response = None
     public = {name: _public(name, value) for name, value in (constants or {}).items()}
@@ -129,7 +134,9 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
         )
     formula = Formula(text, target, found, public)
     if target.column in formula.names:
-        raise RefusedError(f"The formula {text!r} explains {target.column!r} by itself: take it out of the right side.")
+        raise RefusedError(
+            f"The formula {text!r} explains {target.column!r} by itself: take it out of the right side."
+        )
     if not formula.names:
         raise RefusedError(
             f"The formula {text!r} has no column on its right side: `dp.describe` gives means and counts."
@@ -151,7 +158,9 @@ def _terms_of(text: str) -> Any:
             "as in (1 | clinic) and I(age > 50)"
         )
     if _is_power_of_one(tree):
-        raise ValueError("** is there for products of terms: write I(age**2) for the square of a number")
+        raise ValueError(
+            "** is there for products of terms: write I(age**2) for the square of a number"
+        )
     return Resolver(tree).resolve()
 
 
@@ -181,7 +190,9 @@ def _public(name: str, value: Any) -> Any:
 def _refuse_what_is_no_column(component: Any, text: str) -> None:
     name = getattr(component, "name", getattr(component, "column", ""))
     if not isinstance(name, str):
-        raise RefusedError(f"The formula {text!r} has the number {name} as a column: name one, or take it out.")
+        raise RefusedError(
+            f"The formula {text!r} has the number {name} as a column: name one, or take it out."
+        )
     if getattr(component, "reference", None) is not None:
         raise RefusedError(
             f"The formula {text!r} has {name}[{component.reference}] on its right side: write "
@@ -203,7 +214,9 @@ def _target_of(component: Any) -> Target:
     beside = getattr(second, "name", None)
     number = getattr(second, "value", None)
     proportion = name.startswith("p")
-    if not hasattr(first, "name") or (beside is None and not (proportion and isinstance(number, int))):
+    if not hasattr(first, "name") or (
+        beside is None and not (proportion and isinstance(number, int))
+    ):
         raise RefusedError(
             f"The left side {component.name} must name columns: a function of them is a column of its own."
         )

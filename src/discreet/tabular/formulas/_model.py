@@ -1,8 +1,8 @@
 """The NumPyro model of a design, and its draws in the units of the formula's columns.
 
-Effects of groups are centred as in `models.hierarchical`: a level's effects are drawn around the population's, which no
-record touches, so that a record's likelihood depends on the effects of its own levels alone. Effects of one level are
-independent of each other.
+Effects of groups are centred as in `models.hierarchical`: a level's effects are drawn around the
+population's, which no record touches, so that a record's likelihood depends on the effects of its
+own levels alone. Effects of one level are independent of each other.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
     if len(design.kept):  # or all vary between levels
         found["x"] = features(design, rows)
     if rows.y is not None:
-        found["y"] = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
+        found["y"] = (
+            design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
+        )
     for name, values in zip(design.family.beside, rows.beside, strict=False):
         found[name] = values
     if rows.offset is not None:
-        # From the middle, as columns are: otherwise the intercept could be far from its prior, where a fit starts.
+        # From the middle, as columns are: otherwise the intercept could be far from its prior,
+        # where a fit starts.
         width = design.unit[1] if design.family.units == "linear" else 1.0
         found["offset"] = (rows.offset - design.middle_offset) / width
     for place, (group, varying) in enumerate(zip(rows.groups, rows.varying, strict=True)):
@@ -69,7 +72,11 @@ def _usual_target(design: Design) -> float:
     if column.bounds is None:
         return 0.0
     low, high = column.limits
-    return (low + high) / 2 if design.family.units or design.family.name == "beta" else min(max(low, 1.0), high)
+    return (
+        (low + high) / 2
+        if design.family.units or design.family.name == "beta"
+        else min(max(low, 1.0), high)
+    )
 
 
 def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
@@ -79,7 +86,10 @@ def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
     groupings = design.groupings
     intercepted = family.name != "cumulative"
     whose = {
-        place: number for number, grouping in enumerate(groupings) for place in grouping.absorbed if place is not None
+        place: number
+        for number, grouping in enumerate(groupings)
+        for place in grouping.absorbed
+        if place is not None
     }
 
     def model(records: Mapping[str, Array]) -> None:
@@ -91,7 +101,9 @@ def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
                 predictor = population[-1]
         for place in sorted(whose):
             if place >= 0:
-                population[place] = numpyro.sample(f"slope_{place}", family.normal(family.weight_scale, ()))
+                population[place] = numpyro.sample(
+                    f"slope_{place}", family.normal(family.weight_scale, ())
+                )
         if size:
             weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (size,)))
             predictor = predictor + records["x"] @ weights
@@ -99,7 +111,9 @@ def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
             predictor = predictor + _of_levels(family, number, grouping, population, records)
         if "offset" in records:
             predictor = predictor + records["offset"]
-        predictor = jnp.broadcast_to(predictor, (len(records["present"]), *jnp.shape(predictor)[1:]))
+        predictor = jnp.broadcast_to(
+            predictor, (len(records["present"]), *jnp.shape(predictor)[1:])
+        )
         beside = [records[name] for name in family.beside]
         family.observe(predictor, records.get("y"), records["present"], *beside)
 
@@ -129,7 +143,9 @@ def prior_of(design: Design) -> dict[str, np.ndarray]:
     for number, grouping in enumerate(design.groupings):
         terms = len(grouping.terms)
         spread = np.abs(rng.standard_normal((_NUM_PRIOR_DRAWS, terms)))
-        effects: Any = normal(1.0, len(grouping.levels), terms) * _along(spread, bool(classes))[:, None]
+        effects: Any = (
+            normal(1.0, len(grouping.levels), terms) * _along(spread, bool(classes))[:, None]
+        )
         for term, place in enumerate(grouping.absorbed):
             if place is None:
                 continue
@@ -144,14 +160,24 @@ _NUM_PRIOR_DRAWS = 4_000
 
 
 def _of_levels(
-    family: Family, number: int, grouping: Any, population: Mapping[int, Any], records: Mapping[str, Array]
+    family: Family,
+    number: int,
+    grouping: Any,
+    population: Mapping[int, Any],
+    records: Mapping[str, Array],
 ) -> Array:
     """What the levels of a grouping add to the predictor."""
     terms = len(grouping.terms)
-    spread: Any = numpyro.sample(f"spread_{number}", dist.HalfNormal(1.0).expand([terms]).to_event(1))
+    spread: Any = numpyro.sample(
+        f"spread_{number}", dist.HalfNormal(1.0).expand([terms]).to_event(1)
+    )
     zero = jnp.zeros(() if family.num_classes is None else (family.num_classes,))
-    middles = jnp.stack([zero if place is None else population[place] for place in grouping.absorbed])
-    effects: Any = numpyro.sample(f"effects_{number}", family.around(middles, spread, (len(grouping.levels), terms)))
+    middles = jnp.stack(
+        [zero if place is None else population[place] for place in grouping.absorbed]
+    )
+    effects: Any = numpyro.sample(
+        f"effects_{number}", family.around(middles, spread, (len(grouping.levels), terms))
+    )
     ones = jax.nn.one_hot(records[f"group_{number}"], len(grouping.levels))
     own = jnp.tensordot(ones, effects, 1)
     varying = records[f"varying_{number}"]
@@ -201,7 +227,9 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
         for term, name in enumerate(grouping.spreads):
             later[name] = deviations[:, term] * scale
             for level in range(len(grouping.levels)):
-                later |= _by_class(design, grouping.effect(term, level), effects[:, level, term] * scale)
+                later |= _by_class(
+                    design, grouping.effect(term, level), effects[:, level, term] * scale
+                )
     found: Named = {}
     if "first" in draws:
         cuts = (
@@ -212,7 +240,9 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
         for name, cut in zip(_thresholds(design), cuts.T, strict=True):
             found[name] = cut - shift
     else:
-        constant = {"linear": middle, "log": np.log(width), "hazard": -np.log(width)}.get(family.units, 0.0)
+        constant = {"linear": middle, "log": np.log(width), "hazard": -np.log(width)}.get(
+            family.units, 0.0
+        )
         found |= _by_class(design, "Intercept", (start + shift) * scale + constant)
     for name, values in coefficients.items():
         found |= _by_class(design, name, values * scale)
@@ -233,7 +263,10 @@ def _along(values: np.ndarray, classes: bool) -> np.ndarray:
 def _by_class(design: Design, name: str, values: np.ndarray) -> Named:
     if design.family.num_classes is None:
         return {name: values}
-    return {f"{category}: {name}": values[:, place] for place, category in enumerate(design.target.categories)}
+    return {
+        f"{category}: {name}": values[:, place]
+        for place, category in enumerate(design.target.categories)
+    }
 
 
 def _thresholds(design: Design) -> list[str]:
@@ -258,7 +291,9 @@ def name_of(design: Design, site: str, place: str | None) -> str:
     return grouping.spreads[at[0]] if kind == "spread" else grouping.effect(at[1], at[0])
 
 
-def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row *class"]:
+def mean_of(
+    design: Design, rows: Rows, draws: Mapping[str, np.ndarray]
+) -> Float[np.ndarray, "draw row *class"]:
     """The mean of the target, of categories their probabilities, for each row and draw."""
     assert design.family.mean is not None
     return design.family.mean(_predictor_of(design, rows, draws), _latents_of(design, draws))
@@ -275,19 +310,27 @@ def outcomes_of(
     return drawn * width + middle
 
 
-def log_density_of_rows(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row"]:
+def log_density_of_rows(
+    design: Design, rows: Rows, draws: Mapping[str, np.ndarray]
+) -> Float[np.ndarray, "draw row"]:
     """The log density of each row's target, in its unit, for each draw; 0 of rows that the schema drops."""
     assert rows.y is not None
     family = design.family
     y = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
-    found = _of_targets(design, rows, draws, lambda target, _: target.log_prob(jnp.asarray(y)), jax.random.key(0))
+    found = _of_targets(
+        design, rows, draws, lambda target, _: target.log_prob(jnp.asarray(y)), jax.random.key(0)
+    )
     # A density is of the target's unit; of times, that of an event's alone.
     happened = rows.beside[0] if family.units and family.beside else 1.0
     return np.where(rows.present, found - happened * np.log(design.unit[1]), 0.0)
 
 
 def _of_targets(
-    design: Design, rows: Rows, draws: Mapping[str, np.ndarray], read: Callable[[Any, Any], Any], key: PRNGKeyArray
+    design: Design,
+    rows: Rows,
+    draws: Mapping[str, np.ndarray],
+    read: Callable[[Any, Any], Any],
+    key: PRNGKeyArray,
 ) -> Float[np.ndarray, "draw row"]:
     """What is read of the targets' distribution, in the coordinates that are fitted, for each draw."""
     family = design.family
@@ -312,7 +355,9 @@ def _of_targets(
         return read(target, key)
 
     over = predictor, latents, jax.random.split(random.as_threefry(key), len(predictor))
-    return np.asarray(jax.jit(lambda *over: jax.lax.map(lambda x: one(*x), over))(*over), np.float64)
+    return np.asarray(
+        jax.jit(lambda *over: jax.lax.map(lambda x: one(*x), over))(*over), np.float64
+    )
 
 
 def _latents_of(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -332,7 +377,9 @@ def _predictor_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -
     def of(name: str) -> np.ndarray:
         if family.num_classes is None:
             return draws[name][:, None]
-        return np.stack([draws[f"{category}: {name}"] for category in design.target.categories], axis=1)[:, None]
+        return np.stack(
+            [draws[f"{category}: {name}"] for category in design.target.categories], axis=1
+        )[:, None]
 
     def column(values: np.ndarray) -> np.ndarray:
         return values if family.num_classes is None else values[:, None]

@@ -1,7 +1,8 @@
 """What a formula's model expects before any record is seen: draws from its prior, which cost nothing.
 
-A prior on coefficients says little by itself; what it says of the target shows whether it is sensible. Features are spread
-evenly over their public bounds and categories, as in the design's template.
+A prior on coefficients says little by itself; what it says of the target shows whether it is
+sensible. Features are spread evenly over their public bounds and categories, as in the design's
+template.
 """
 
 from __future__ import annotations
@@ -71,13 +72,15 @@ class Prior(OfFormula):
             The matplotlib figure.
 
         Raises:
-            ValueError: The target is a number of successes, a time, or of a hurdle: look at `marginal_effect`.
+            ValueError: The target is a number of successes, a time, or of a hurdle: look at
+                `marginal_effect`.
             ImportError: Matplotlib is not installed.
         """
         from discreet.methods.plots import plot_replicates
 
         design = self.design
-        # Draws of a hurdle are repeated until one is above 0, which takes long for the small means that a prior allows.
+        # Draws of a hurdle are repeated until one is above 0, which takes long for the small means
+        # that a prior allows.
         if design.family.beside or design.family.name.startswith("hurdle"):
             raise RefusedError(
                 f"The family {self.family} has no draws of new targets: `marginal_effect(column).plot()` shows what the prior "
@@ -96,7 +99,12 @@ class Prior(OfFormula):
             levels = np.clip(np.searchsorted(edges, outcomes, side="right") - 1, 0, _BINS - 1)
         shares = np.stack([np.bincount(each, minlength=len(labels)) / len(each) for each in levels])
         return plot_replicates(
-            labels, None, shares, axis=column.name, title=f"The prior of {self.formula}, before any record", path=path
+            labels,
+            None,
+            shares,
+            axis=column.name,
+            title=f"The prior of {self.formula}, before any record",
+            path=path,
         )
 
 
@@ -111,8 +119,9 @@ def prior(
 ) -> Prior:
     """Draw from the prior of `regress(formula, ..., schema, family=family)`, before anything is spent.
 
-    Where private Newton fits (`fit_newton`), a weight's prior follows from the spread of its column, which the fit releases;
-    here it is that of a column that is spread evenly within its bounds.
+    Where private Newton fits (`fit_newton`), a weight's prior follows from the spread of its
+    column, which the fit releases; here it is that of a column that is spread evenly within its
+    bounds.
 
     Args:
         formula: As in `regress`, as are the next three.
@@ -136,13 +145,19 @@ def prior(
     """
     design = Design(formula, schema, family, constants)
     key = random.as_threefry(random.key() if rng_key is None else random.check_key(rng_key))
-    drawn: Any = Predictive(model_of(design), num_samples=integer("num_draws", num_draws))(key, placeholder(design))
+    drawn: Any = Predictive(model_of(design), num_samples=integer("num_draws", num_draws))(
+        key, placeholder(design)
+    )
     latents = {name: np.asarray(value, np.float64) for name, value in drawn.items() if name != "y"}
     if in_closed_form(design) and design.family.closed != "moments":
         columns = design.fitted_columns(design.even_rows.x)
         spread = np.where(design.levels, 1.0, columns.std(axis=0))
-        latents["weights"] = latents["weights"] / (spread if design.family.num_classes is None else spread[:, None])
+        latents["weights"] = latents["weights"] / (
+            spread if design.family.num_classes is None else spread[:, None]
+        )
         # The intercept is that at the features' mean.
-        latents["intercept"] = latents["intercept"] - np.tensordot(columns.mean(axis=0), latents["weights"], (0, 1))
+        latents["intercept"] = latents["intercept"] - np.tensordot(
+            columns.mean(axis=0), latents["weights"], (0, 1)
+        )
     draws = in_units(design, latents)
     return Prior(formula, family, design.schema, dict(design.formula.constants), draws)

@@ -22,7 +22,15 @@ from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
-from discreet.tabular.formulas._model import features, in_units, model_of, name_of, placeholder, prior_of, records_of
+from discreet.tabular.formulas._model import (
+    features,
+    in_units,
+    model_of,
+    name_of,
+    placeholder,
+    prior_of,
+    records_of,
+)
 from discreet.tabular.formulas._result import NUM_DRAWS, Regression
 from discreet.tabular.tables import Schema
 
@@ -49,30 +57,34 @@ def regress(
 ) -> Regression:
     """Fit a regression by a formula, as brms and Bambi do, with (epsilon, delta)-differential privacy.
 
-    Guarantee: that of `fit_newton`, `fit_moments` or `DPNewton`, whichever makes the fit. A record's numbers follow from its
-    cells, the formula and the schema alone: levels, knots and contrasts come from bounds and categories, and a function that
-    looks at the cells, as `scale(x)`, is refused.
+    Guarantee: that of `fit_newton`, `fit_moments` or `DPNewton`, whichever makes the fit. A
+    record's numbers follow from its cells, the formula and the schema alone: levels, knots and
+    contrasts come from bounds and categories, and a function that looks at the cells, as
+    `scale(x)`, is refused.
 
     Args:
-        formula: As in Bambi: "ill ~ age * region + bs(bmi, df=4) + offset(log(days)) + (1 + age | clinic)". The left side is a
-            column, prop(successes, trials) for binomial, or Surv(time, event) for weibull and piecewise.
+        formula: As in Bambi: "ill ~ age * region + bs(bmi, df=4) + offset(log(days)) + (1 + age |
+            clinic)". The left side is a column, prop(successes, trials) for binomial, or Surv(time,
+            event) for weibull and piecewise.
         table: A table of pyarrow, pandas, polars or duckdb, or a dict of columns.
-        schema: Its public description, from which the formula's columns are used. Its persons may have several rows, and its
-            rows survey weights, with bernoulli, categorical, poisson and negbinomial without groups and offsets; weights with
-            gaussian, too.
-        family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson, negbinomial, zero_inflated_poisson,
-            zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is
-            constant within six bands of time).
+        schema: Its public description, from which the formula's columns are used. Its persons may
+            have several rows, and its rows survey weights, with bernoulli, categorical, poisson and
+            negbinomial without groups and offsets; weights with gaussian, too.
+        family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson,
+            negbinomial, zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson,
+            hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is constant within
+            six bands of time).
         epsilon: What the fit may cost.
         delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
-        num_records: Public number of records, that is of rows, or of persons; None: that of the table, which is then public.
+        num_records: Public number of records, that is of rows, or of persons; None: that of the
+            table, which is then public.
         constants: Public values of names in the formula that are no columns, as of knots.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
         relation: The neighbouring relation.
         ledger: The table's budget, debited before the first release.
-        checkpoint: Folder from which the same call continues, to the same bits, if the process dies; not of gaussian without
-            groups, which takes a second. Keep it secret.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process
+            dies; not of gaussian without groups, which takes a second. Keep it secret.
         progress_bar: Show progress after two seconds.
 
     Returns:
@@ -113,7 +125,10 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     """The plan of a design's fit; `terms` are epsilon, delta, num_records and relation."""
     refuse_rows(design)
     family = design.family
-    shape: dict[str, Any] = {"num_features": len(design.kept), "weighted": design.schema.weight is not None}
+    shape: dict[str, Any] = {
+        "num_features": len(design.kept),
+        "weighted": design.schema.weight is not None,
+    }
     several = design.schema.max_rows > 1
     shape["drops"] = bool(design.schema.drops) and not several  # the mask of rows has them
     if not in_closed_form(design):
@@ -213,7 +228,10 @@ class _Arrays:
         assert rows.y is not None
         self.x = features(design, rows)
         self.y = design.scaled_target(rows.y) if design.family.closed == "moments" else rows.y
-        self.how: dict[str, Any] = {"mask": rows.present if design.schema.drops else None, "weights": rows.weights}
+        self.how: dict[str, Any] = {
+            "mask": rows.present if design.schema.drops else None,
+            "weights": rows.weights,
+        }
         if persons is None:
             return
         there = persons >= 0
@@ -224,17 +242,23 @@ class _Arrays:
             self.how["weights"] = np.where(there, rows.weights[persons], 0)
 
 
-def _in_closed_form(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+def _in_closed_form(
+    key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]
+) -> Fitted:
     """By `fit_newton`."""
     draw_key = _draw_key(key, paid_by.get("checkpoint"))
     names = [design.names[place] for place in design.kept]
-    result = fit_newton(key, rows.x, rows.y, plan, levels=design.levels, names=names, **rows.how, **paid_by)
+    result = fit_newton(
+        key, rows.x, rows.y, plan, levels=design.levels, names=names, **rows.how, **paid_by
+    )
     draws = dict(result.posterior(draw_key, NUM_DRAWS))
     predictive = dict(result.to_predict)
     if design.family.name == "negbinomial":
         # Its 90 % interval is what is known of it.
         low, high = np.log(result.dispersion_range)
-        deviates = np.random.default_rng(np.asarray(jax.random.key_data(draw_key))).standard_normal(NUM_DRAWS)
+        deviates = np.random.default_rng(np.asarray(jax.random.key_data(draw_key))).standard_normal(
+            NUM_DRAWS
+        )
         draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
         predictive["concentration"] = np.array([result.dispersion])
     variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
@@ -243,10 +267,14 @@ def _in_closed_form(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any,
     return *_named(design, draws, predictive, prior), result
 
 
-def _by_moments(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+def _by_moments(
+    key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]
+) -> Fitted:
     """By `fit_moments`."""
     if paid_by.pop("checkpoint", None) is not None:
-        raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
+        raise RefusedError(
+            "checkpoint is for fits that take long: gaussian without groups and offsets has none."
+        )
     paid_by.pop("progress_bar", None)
     result = fit_moments(key, rows.x, rows.y, plan, **rows.how, **paid_by)
     draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
@@ -255,7 +283,9 @@ def _by_moments(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, pai
     return *_named(design, draws, dict(result.to_predict), prior), result
 
 
-def _as_model(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+def _as_model(
+    key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]
+) -> Fitted:
     """By `DPNewton`."""
     start = {name: np.float32(value) for name, value in design.family.start}
     newton = DPNewton(model_of(design), plan=plan, init=start, placeholder=(placeholder(design),))
@@ -268,33 +298,55 @@ def _as_model(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by:
     draws = dict(result.draws)
     found, predictive, learned = _named(design, draws, draws, prior_of(design))
     # Of latents that are positive, that of their logarithm, as the verdict has it.
-    learned |= {name: float(share) for name, share in result.learned.items() if name in found and np.ndim(share) == 0}
+    learned |= {
+        name: float(share)
+        for name, share in result.learned.items()
+        if name in found and np.ndim(share) == 0
+    }
     for number, grouping in enumerate(design.groupings):
         shares = result.learned[f"spread_{number}"]
-        learned |= {name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)}
+        learned |= {
+            name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
+        }
     statement = result.statement
     reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
-    return found, predictive, learned, dataclasses.replace(result, statement=statement.with_use(statement.use, reason))
+    return (
+        found,
+        predictive,
+        learned,
+        dataclasses.replace(result, statement=statement.with_use(statement.use, reason)),
+    )
 
 
 _SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")
 
 
 def _named(
-    design: Design, draws: dict[str, np.ndarray], predictive: dict[str, np.ndarray], prior: dict[str, np.ndarray]
+    design: Design,
+    draws: dict[str, np.ndarray],
+    predictive: dict[str, np.ndarray],
+    prior: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float]]:
     """Draws by the formula's names, and the share of the prior's variance that is gone of each; all from draws as fitted."""
     found = in_units(design, draws)
     before = in_units(design, prior)
     # By intervals: some priors have no variance to speak of.
-    widths = {name: [np.ptp(np.quantile(of[name], ENDS)) for of in (found, before)] for name in found if name in before}
-    learned = {name: float(np.clip(1 - (now / then) ** 2, 0, 1)) for name, (now, then) in widths.items()}
+    widths = {
+        name: [np.ptp(np.quantile(of[name], ENDS)) for of in (found, before)]
+        for name in found
+        if name in before
+    }
+    learned = {
+        name: float(np.clip(1 - (now / then) ** 2, 0, 1)) for name, (now, then) in widths.items()
+    }
     return found, in_units(design, predictive), {name: learned.get(name, 1.0) for name in found}
 
 
 def _of_normals(design: Design, variances: np.ndarray) -> dict[str, np.ndarray]:
     """Draws of intercept and weights before the fit; `variances` are (class, 1 + column)."""
-    deviates = np.random.default_rng(0).standard_normal((NUM_DRAWS, *variances.shape)) * np.sqrt(variances)
+    deviates = np.random.default_rng(0).standard_normal((NUM_DRAWS, *variances.shape)) * np.sqrt(
+        variances
+    )
     if design.family.num_classes is None:
         deviates = deviates[:, 0]
         return {"intercept": deviates[:, 0], "weights": deviates[:, 1:]}
@@ -324,7 +376,9 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
         statement = statement.with_notes(design.schema.weight_words(weighs=True))
     if design.schema.inferred:
         named = ", ".join(design.schema.inferred)
-        statement = statement.with_violations(f"Bounds or categories of {named} were taken from the data; no ε holds.")
+        statement = statement.with_violations(
+            f"Bounds or categories of {named} were taken from the data; no ε holds."
+        )
     num_records = statement.plan["num_records"]
     about = f"A {family.name} regression, {design.formula.text}, of {num_records:,} {statement.unit.noun}s"
     return dataclasses.replace(statement, about=f"{about}; its coefficients were released.")

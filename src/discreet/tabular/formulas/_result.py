@@ -61,9 +61,17 @@ class Effect:
             for which, name in enumerate(self.categories or ("",)):
                 at = (place, which) if self.categories else place
                 label = f"{shown} {name}".strip()
-                rows.append(f"{label:24}  {self.mean[at]:>10.4g}  {self.low[at]:.4g} to {self.high[at]:.4g}")
+                rows.append(
+                    f"{label:24}  {self.mean[at]:>10.4g}  {self.low[at]:.4g} to {self.high[at]:.4g}"
+                )
         held = ", ".join(f"{name} = {value}" for name, value in self.held.items())
-        return "\n".join([f"{self.column:24}  {'mean':>10}  90 % interval", *rows, *([f"at {held}"] if held else [])])
+        return "\n".join(
+            [
+                f"{self.column:24}  {'mean':>10}  90 % interval",
+                *rows,
+                *([f"at {held}"] if held else []),
+            ]
+        )
 
     def plot(self, axes: Any = None) -> Any:
         """Draw means and intervals.
@@ -80,17 +88,26 @@ class Effect:
             _, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
         for which, name in enumerate(self.categories or (None,)):
             at = (slice(None), which) if self.categories else slice(None)
-            places = self.values if isinstance(self.values[0], float | datetime.date) else range(len(self.values))
+            places = (
+                self.values
+                if isinstance(self.values[0], float | datetime.date)
+                else range(len(self.values))
+            )
             if places is self.values:
                 (line,) = axes.plot(places, self.mean[at], label=name)
-                axes.fill_between(places, self.low[at], self.high[at], alpha=0.2, color=line.get_color())
+                axes.fill_between(
+                    places, self.low[at], self.high[at], alpha=0.2, color=line.get_color()
+                )
             else:
                 errors = [self.mean[at] - self.low[at], self.high[at] - self.mean[at]]
                 axes.errorbar(places, self.mean[at], errors, fmt="o", label=name)
                 axes.set_xticks(list(places), list(self.values))
         if self.categories:
             axes.legend(frameon=False)
-        axes.set(xlabel=self.column, ylabel=f"mean of {self.target}" if not self.categories else "probability")
+        axes.set(
+            xlabel=self.column,
+            ylabel=f"mean of {self.target}" if not self.categories else "probability",
+        )
         return axes
 
 
@@ -124,27 +141,36 @@ class OfFormula:
         """Predict the rows of a table. Costs nothing, and a row's predictions depend on that row alone.
 
         Args:
-            table: Columns of the formula's right side by name, in any table that the schema describes.
+            table: Columns of the formula's right side by name, in any table that the schema
+                describes.
             key: Any JAX key, for the draws; None: a new one.
             num_samples: Number of draws.
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Returns:
-            Draws of each row's mean, of categories their probabilities, and of a new target, in the target's unit; these are NaN
-            for numbers of successes and for times. `estimate` is of draws that are shrunk where the noise hides a coefficient.
-            All are NaN for rows that the schema drops, as nothing is known of these.
+            Draws of each row's mean, of categories their probabilities, and of a new target, in the
+            target's unit; these are NaN for numbers of successes and for times. `estimate` is of
+            draws that are shrunk where the noise hides a coefficient. All are NaN for rows that the
+            schema drops, as nothing is known of these.
 
         Raises:
             DataError: A cell that the schema does not allow.
         """
         design = self.design
         rows = design.rows(table, out_of_bounds=out_of_bounds, with_target=False)
-        of_draws, of_outcomes = jax.random.split(random.key() if key is None else random.check_key(key))
+        of_draws, of_outcomes = jax.random.split(
+            random.key() if key is None else random.check_key(key)
+        )
         draws = picked(self.draws, of_draws, num_samples)
         held = len(next(iter(self.predictive.values())))
-        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
+        size = max(
+            1,
+            _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))),
+        )
         starts = range(0, len(rows.x), size)
-        best = [mean_of(design, rows[at : at + size], self.predictive).mean(axis=0) for at in starts]
+        best = [
+            mean_of(design, rows[at : at + size], self.predictive).mean(axis=0) for at in starts
+        ]
         estimate = np.concatenate(best)
         mean = mean_of(design, rows, draws)
         outcomes = outcomes_of(design, rows, draws, of_outcomes)
@@ -153,10 +179,13 @@ class OfFormula:
         outcomes[:, ~rows.present] = np.nan
         return Predictions(estimate, mean, outcomes)
 
-    def marginal_effect(self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25) -> Effect:
+    def marginal_effect(
+        self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25
+    ) -> Effect:
         """Compute the mean of the target along a column, the others being held; at no cost.
 
-        Numbers are held at the middle of their bounds, and categories at the first one, unless `at` says otherwise.
+        Numbers are held at the middle of their bounds, and categories at the first one, unless `at`
+        says otherwise.
 
         Args:
             column: A column of the formula's right side.
@@ -172,10 +201,14 @@ class OfFormula:
         for name in at or {}:
             if name not in described or name == column:
                 meant = near(name, described)
-                raise RefusedError(f"at has {name!r}, which is not held{f': {meant}' if meant else ''}.")
+                raise RefusedError(
+                    f"at has {name!r}, which is not held{f': {meant}' if meant else ''}."
+                )
         values = _values(described[column], integer("num_values", num_values, least=2))
         held = {name: _usual(x) for name, x in described.items() if name != column} | dict(at or {})
-        found = self.predict({column: values} | {name: [value] * len(values) for name, value in held.items()})
+        found = self.predict(
+            {column: values} | {name: [value] * len(values) for name, value in held.items()}
+        )
         low, high = found.interval
         many = found.estimate.ndim == 2
         return Effect(
@@ -198,7 +231,8 @@ def _parts() -> tuple[type, ...]:
 class Regression(OfFormula, OfDraws, Released, what="regression by a formula", parts=_parts):
     """The posterior of a regression by a formula: privacy noise and sampling noise are both in it.
 
-    Everything in it is covered by `statement`. Names are those of the formula, numbers in the units of its columns.
+    Everything in it is covered by `statement`. Names are those of the formula, numbers in the units
+    of its columns.
 
     Attributes:
         formula: The formula.
@@ -207,7 +241,8 @@ class Regression(OfFormula, OfDraws, Released, what="regression by a formula", p
         constants: Public values of names in the formula that are no columns.
         draws: Draws of each coefficient and other latent, (draw,). Intervals come from them.
         predictive: Draws to predict with, likewise: shrunk where the noise hides a coefficient.
-        learned: For each the share of the prior's variance that is gone; where it is small, the prior decides.
+        learned: For each the share of the prior's variance that is gone; where it is small, the
+            prior decides.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
@@ -234,7 +269,10 @@ class Regression(OfFormula, OfDraws, Released, what="regression by a formula", p
         design = self.design
         rows = design.rows(table)
         held = len(next(iter(self.predictive.values())))
-        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
+        size = max(
+            1,
+            _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))),
+        )
         found = [np.empty(0)]
         for start in range(0, len(rows.x), size):
             densities = log_density_of_rows(design, rows[start : start + size], self.predictive)

@@ -1,8 +1,9 @@
 """Measure once: noisy counts of cross tables in one Gaussian release, and what is computed from them.
 
-`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `Description` has shares, means,
-quantiles and two-way tables with intervals; `describe` does both. `fit_twins` fits a mixture of products to the noisy counts,
-from which `discreet.synthetic` draws twins; `synthetic.twins` does all of it.
+`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records.
+`Description` has shares, means, quantiles and two-way tables with intervals; `describe` does both.
+`fit_twins` fits a mixture of products to the noisy counts, from which `discreet.synthetic` draws
+twins; `synthetic.twins` does all of it.
 """
 
 from discreet.tabular.marginals._describe import (

@@ -1,7 +1,8 @@
 """Groups by two columns at once, as groups by a single column whose categories are pairs.
 
-A table with both columns has the same cells as one with that column in their place, and so do sums. So a release of tables with
-both is one of tables with that column, and groups have the same estimates and intervals.
+A table with both columns has the same cells as one with that column in their place, and so do sums.
+So a release of tables with both is one of tables with that column, and groups have the same
+estimates and intervals.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ def keys_of(by: Sequence[str | Sequence[str]] | str, schema: Schema) -> list[Tab
     """The columns of each key by which figures are asked for.
 
     Raises:
-        ValueError: A key that is not one or two columns of categories, or there twice; or with too many groups.
+        ValueError: A key that is not one or two columns of categories, or there twice; or with too
+            many groups.
     """
     described = [column.name for column in schema.columns if column.bounds is None]
-    keys = [(key,) if isinstance(key, str) else tuple(key) for key in ([by] if isinstance(by, str) else by)]
+    keys = [
+        (key,) if isinstance(key, str) else tuple(key)
+        for key in ([by] if isinstance(by, str) else by)
+    ]
     seen = set()
     for key in keys:
-        if not 1 <= len({*key}) == len(key) <= 2 or not {*key} <= {*described} or frozenset(key) in seen:
+        if (
+            not 1 <= len({*key}) == len(key) <= 2
+            or not {*key} <= {*described}
+            or frozenset(key) in seen
+        ):
             raise ValueError(
                 f"by has {', '.join(key)}: give columns of categories, or pairs of them, each once; the schema has "
                 f"{', '.join(described) or 'none'}"
@@ -68,10 +77,16 @@ def crossed(released: Marginals, key: Table) -> Marginals:
     name = name_of(key)
 
     def moved(table: Table) -> Table:
-        return (*(column for column in table if column not in both), name) if both <= {*table} else table
+        return (
+            (*(column for column in table if column not in both), name)
+            if both <= {*table}
+            else table
+        )
 
     def counts(table: Table) -> np.ndarray:
-        return released.table(*moved(table)[:-1], *key) if both <= {*table} else released.table(*table)
+        return (
+            released.table(*moved(table)[:-1], *key) if both <= {*table} else released.table(*table)
+        )
 
     def in_order(table: Table) -> Table:
         return (*table[:-2], name) if table[-2:] == key else table

@@ -47,8 +47,9 @@ COVERS = (
 )
 TABLE_WEIGHT = 2
 SUM_WEIGHT = 3
-"""Weights of a description. If a figure's variance counts a times, the sum of a / w^2 is least for w^2 in proportion to sqrt(a):
-here a mean, which is asked first, counts five times as much as a share."""
+"""Weights of a description. If a figure's variance counts a times, the sum of a / w^2 is least for
+w^2 in proportion to sqrt(a): here a mean, which is asked first, counts five times as much as a
+share."""
 _WIDTH = 100
 
 
@@ -56,8 +57,9 @@ _WIDTH = 100
 class Description:
     """Figures of a table that follow from its noisy counts, which `describe` released; all of them are covered by `statement`.
 
-    The figures agree: no count is negative, the counts of each column add up to the number of records, and those of a two-way
-    table to its columns' counts. What intervals hold is in `COVERS` and in `intervals`.
+    The figures agree: no count is negative, the counts of each column add up to the number of
+    records, and those of a two-way table to its columns' counts. What intervals hold is in `COVERS`
+    and in `intervals`.
 
     Attributes:
         released: The noisy counts.
@@ -66,8 +68,9 @@ class Description:
         columns: By name.
         pairs: By the names of both columns.
         groups: One for each category of the columns that were asked for by `by`.
-        num_persons: Where a person may have several rows, the number of persons, each counted once. All other figures, but those
-            of persons in groups, are then of rows: at most the schema's `max_rows` of each person.
+        num_persons: Where a person may have several rows, the number of persons, each counted once.
+            All other figures, but those of persons in groups, are then of rows: at most the
+            schema's `max_rows` of each person.
         persons_cut: Then the number of persons of whom rows were left out, since they have more.
     """
 
@@ -93,31 +96,40 @@ class Description:
 
         Args:
             released: Noisy counts. Three-way tables are used for groups by two columns alone.
-            by: Names of columns of categories, or pairs of names: each gives figures of its categories, or of those of both,
-                of all columns that were counted with it.
+            by: Names of columns of categories, or pairs of names: each gives figures of its
+                categories, or of those of both, of all columns that were counted with it.
             level: Probability with which each interval holds.
             quantiles: Quantiles to compute, as shares of the values.
 
         Raises:
-            ValueError: A level or share that is none, a column that was not counted, or no one- or two-way table was.
+            ValueError: A level or share that is none, a column that was not counted, or no one- or
+                two-way table was.
         """
         level = probability("level", level, hint="0.9 is the default.")
-        shares = [probability("a quantile", share, hint="0.5 is the median.") for share in quantiles]
+        shares = [
+            probability("a quantile", share, hint="0.5 is the median.") for share in quantiles
+        ]
         fit = LeastSquares(released)
         z = NormalDist().inv_cdf((1 + level) / 2)
         total = max(1.0, fit.total)
         spread = z * math.sqrt(fit.variance)
         found = {name: column.figures(total, level, shares) for name, column in fit.columns.items()}
         pairs = {
-            (one, other): fit.pair(one, other, total, z, found[one].counts.value, found[other].counts.value)
+            (one, other): fit.pair(
+                one, other, total, z, found[one].counts.value, found[other].counts.value
+            )
             for one, other in fit.pairs
         }
         records = interval(total, fit.total - spread, fit.total + spread, 0.0, math.inf)
         keys = keys_of(by, released.plan.schema)
         groups = [group for key in keys for group in _groups(fit, key, found, pairs, level, shares)]
-        shown = {names: x for names, x in pairs.items() if not any({*key} <= {*names} for key in keys)}
+        shown = {
+            names: x for names, x in pairs.items() if not any({*key} <= {*names} for key in keys)
+        }
         all_persons = persons_of(released, (), z) or (None, None)
-        return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups), *all_persons)
+        return cls(
+            released, level, Figure(*map(float, records)), found, shown, tuple(groups), *all_persons
+        )
 
     @property
     def statement(self) -> Statement:
@@ -128,7 +140,11 @@ class Description:
     def intervals(self) -> str:
         """The quantities that the intervals cover, in words."""
         schema = self.released.plan.schema
-        steps = [f"{column.name} ({column.step:g})" for column in schema.columns if column.step is not None]
+        steps = [
+            f"{column.name} ({column.step:g})"
+            for column in schema.columns
+            if column.step is not None
+        ]
         persons = "" if schema.person is None else " Of each person one row was counted."
         if schema.max_rows > 1:
             persons = (
@@ -202,11 +218,17 @@ class Description:
 
     def __str__(self) -> str:
         """All but the slices of numbers and large two-way tables, for people."""
-        parts = [textwrap.fill(f"{self._numbers} Intervals hold with probability {self.level:g}.", _WIDTH)]
+        parts = [
+            textwrap.fill(
+                f"{self._numbers} Intervals hold with probability {self.level:g}.", _WIDTH
+            )
+        ]
         parts += [column_text(name, x) for name, x in self.columns.items()]
         for (one, other), x in self.pairs.items():
             heading = f"{one} × {other}, shares of all {self.released.plan.counted}"
-            parts.append(pair_text(heading, x, self.columns[one].labels, self.columns[other].labels))
+            parts.append(
+                pair_text(heading, x, self.columns[one].labels, self.columns[other].labels)
+            )
         for _, groups in itertools.groupby(self.groups, lambda group: group.by):
             parts += groups_text(list(groups))
         return "\n\n".join([*parts, textwrap.fill(self.intervals, _WIDTH)]) + "\n"
@@ -250,7 +272,9 @@ def _groups(
     for place, label in enumerate(own.labels):
         number = Figure(*(float(part[place]) for part in own.counts))
         columns = {
-            each: fit.group(each, name, place).figures(number.value, level, quantiles, cells[(each, name)][:, place])
+            each: fit.group(each, name, place).figures(
+                number.value, level, quantiles, cells[(each, name)][:, place]
+            )
             for each in found
             if (each, name) in cells
         }
@@ -280,29 +304,35 @@ def describe(
 ) -> Description:
     """Describe a table privately: counts, shares, means, standard deviations, quantiles, histograms and two-way tables.
 
-    Guarantee: one Gaussian release of the counts of each column's levels, of the pairs' cells, and of sums of numbers and of
-    squares, is (epsilon, delta)-differentially private under `relation`, for one person where the schema names a person column.
-    All figures follow from it.
+    Guarantee: one Gaussian release of the counts of each column's levels, of the pairs' cells, and
+    of sums of numbers and of squares, is (epsilon, delta)-differentially private under `relation`,
+    for one person where the schema names a person column. All figures follow from it.
 
-    Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over
-    the noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column at
-    most the schema's `max_rows` rows of each person. Shares, counts and the number of records: the interval of a Gaussian, and
-    Fieller's of a ratio, as for a mean. Standard deviations divide by the number of values. A quantile (the least value that a
-    share of at least q does not exceed) may lie anywhere in its slice, so that more slices make its interval narrower until noise
-    outweighs them. Values of a column with a step count as the nearest step.
+    Law of the intervals: each by itself holds the figure of the table that was counted with
+    probability `level` or more, over the noise; none is about a population. With
+    out_of_bounds="clip" this table has clipped values, and with a person column at most the
+    schema's `max_rows` rows of each person. Shares, counts and the number of records: the interval
+    of a Gaussian, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number
+    of values. A quantile (the least value that a share of at least q does not exceed) may lie
+    anywhere in its slice, so that more slices make its interval narrower until noise outweighs
+    them. Values of a column with a step count as the nearest step.
 
-    Persons with several rows: if the schema's `max_rows` is m > 1, counts, means, shares and quantiles are of rows, with m times
-    the noise. Persons are counted beside them, each once: all, those with more than m rows, and those in each group.
+    Persons with several rows: if the schema's `max_rows` is m > 1, counts, means, shares and
+    quantiles are of rows, with m times the noise. Persons are counted beside them, each once: all,
+    those with more than m rows, and those in each group.
 
     Args:
-        table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`. Or what was
-            released already, such as the result of `twins`: its description costs nothing more, and takes no schema or budget.
+        table: Columns by name, or a path to a file, which may be larger than memory: as for
+            `private_marginals`. Or what was released already, such as the result of `twins`: its
+            description costs nothing more, and takes no schema or budget.
         schema: The public description.
         epsilon: Privacy budget, above 0.
         delta: Privacy budget, well below one over the number of records.
-        pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more makes the noise of all larger.
-        by: Names of columns of categories, or pairs of names, as in [("region", "sex")]. Each gives counts, means, standard
-            deviations, quantiles and shares of all other columns in each of its categories, or of those of both.
+        pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more
+            makes the noise of all larger.
+        by: Names of columns of categories, or pairs of names, as in [("region", "sex")]. Each gives
+            counts, means, standard deviations, quantiles and shares of all other columns in each of
+            its categories, or of those of both.
         level: Probability with which each interval holds.
         quantiles: Quantiles to compute, as shares of the values.
         weights: By name of a column: the weight of its tables. None: 1 for all.
@@ -311,7 +341,8 @@ def describe(
         ledger: Debited before the release.
         out_of_bounds: "refuse" or "clip".
         rng_key: A key for this call alone. None: one from the operating system.
-        person_key: Secret by which the rows of each person are chosen, where it has more than `max_rows`; None: a new one.
+        person_key: Secret by which the rows of each person are chosen, where it has more than
+            `max_rows`; None: a new one.
         non_private_seed: Permit a key made from a seed, for tests.
 
     Raises:
@@ -328,10 +359,13 @@ def describe(
     True
 
     Reference:
-        Fieller, Some problems in interval estimation, JRSS B 16, 1954; Hay, Rastogi, Miklau and Suciu, Boosting the accuracy of
-        differentially private histograms through consistency, VLDB 2010.
+        Fieller, Some problems in interval estimation, JRSS B 16, 1954; Hay, Rastogi, Miklau and
+        Suciu, Boosting the accuracy of differentially private histograms through consistency, VLDB
+        2010.
     """
-    known = release_of(table, schema=schema, epsilon=epsilon, delta=delta, ledger=ledger, pairs=pairs or None)
+    known = release_of(
+        table, schema=schema, epsilon=epsilon, delta=delta, ledger=ledger, pairs=pairs or None
+    )
     if known is not None:
         return Description.of(known, by=by, level=level, quantiles=quantiles)
     if not isinstance(schema, Schema) or epsilon is None or delta is None:
@@ -343,7 +377,14 @@ def describe(
     for share in quantiles:
         probability("a quantile", share, hint="0.5 is the median.")
     plan = description_plan(
-        schema, epsilon=epsilon, delta=delta, pairs=pairs, by=by, weights=weights, relation=relation, slices=slices
+        schema,
+        epsilon=epsilon,
+        delta=delta,
+        pairs=pairs,
+        by=by,
+        weights=weights,
+        relation=relation,
+        slices=slices,
     )
     released = private_marginals(
         random.key() if rng_key is None else rng_key,
@@ -375,7 +416,9 @@ def description_plan(
         chosen = list(itertools.combinations(names, 2))
     for pair in chosen:
         if isinstance(pair, str) or len(pair) != 2:
-            raise ValueError(f"pairs has {pair!r}: give pairs of names, as in [('age', 'smoker')], or 'all'")
+            raise ValueError(
+                f"pairs has {pair!r}: give pairs of names, as in [('age', 'smoker')], or 'all'"
+            )
         if unknown := sorted({*pair} - {*names}):
             raise ValueError(
                 f"pairs has {', '.join(unknown)}, which the schema does not describe: choose among {', '.join(names)}"
@@ -390,14 +433,21 @@ def description_plan(
         tables.setdefault(frozenset(table), table)
     given = dict(weights or {})
     each: dict[Any, int] = {
-        table: TABLE_WEIGHT * max(given.get(name, 1) for name in table) for table in [*asked, *tables.values()]
+        table: TABLE_WEIGHT * max(given.get(name, 1) for name in table)
+        for table in [*asked, *tables.values()]
     }
     if summed:
-        # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
+        # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number
+        # serves all summed columns.
         weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
         divisors = [tables[frozenset(key)] for key in keys] or [()]
-        each |= {table: weight * max((given.get(name, 1) for name in table), default=1) for table in divisors}
-    sums = [(name, *key) for name in summed for key in keys] if keys else [(name,) for name in summed]
+        each |= {
+            table: weight * max((given.get(name, 1) for name in table), default=1)
+            for table in divisors
+        }
+    sums = (
+        [(name, *key) for name in summed for key in keys] if keys else [(name,) for name in summed]
+    )
     return MarginalsPlan.calibrate(
         schema,
         epsilon=epsilon,
@@ -415,7 +465,9 @@ def _persons(schema: Schema, by: Sequence[Table]) -> dict[Table, int]:
     """Weights of counts of persons, by which each table of them costs as much as one of rows, or less."""
     if schema.max_rows == 1:
         return {}
-    levels = {column.name: len(column.categories) + column.may_be_missing for column in schema.columns}
+    levels = {
+        column.name: len(column.categories) + column.may_be_missing for column in schema.columns
+    }
     most = TABLE_WEIGHT * schema.max_rows
     each: dict[Table, float] = {(): float(most)}
     for key in by:

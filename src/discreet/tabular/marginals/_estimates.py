@@ -1,36 +1,45 @@
 """Estimates: figures that follow from noisy counts, agree with one another, and have intervals.
 
-*Model.* Let c_i be the counts of column i over its k_i levels, T_ij those of a pair, N the number of records. The released
-counts are these plus independent Gaussian noise of known standard deviation; 1'c_i = N, and the margins of T_ij are c_i and c_j.
+*Model.* Let c_i be the counts of column i over its k_i levels, T_ij those of a pair, N the number
+of records. The released counts are these plus independent Gaussian noise of known standard
+deviation; 1'c_i = N, and the margins of T_ij are c_i and c_j.
 
-*Least squares.* Without the interaction of T_ij, a pair measures c_i with variance k_j s_ij^2 a level, and N only once. So the
-best linear unbiased estimate is in closed form: c_i has precision p_i = 1/s_i^2 + sum_j 1/(k_j s_ij^2) in every direction that
-keeps its total, N has variance V = 1 / sum_tables 1/(cells s^2), and both are independent. A linear figure a'c_i thus has
-variance |a - mean(a)|^2 / p_i + mean(a)^2 V.
+*Least squares.* Without the interaction of T_ij, a pair measures c_i with variance k_j s_ij^2 a
+level, and N only once. So the best linear unbiased estimate is in closed form: c_i has precision
+p_i = 1/s_i^2 + sum_j 1/(k_j s_ij^2) in every direction that keeps its total, N has variance V = 1 /
+sum_tables 1/(cells s^2), and both are independent. A linear figure a'c_i thus has variance |a -
+mean(a)|^2 / p_i + mean(a)^2 V.
 
-*Sums.* With z a column's values mapped to [-1, 1], its sums of z and of 1 - z^2 are released, too, with independent noise. So the
-number of values b, S = sum of z and G = sum of (1 - z^2) are jointly normal. Where each slice is one value, S and G are also
-linear figures of the counts, and both estimates are combined by their precisions. Where slices are wider, the counts do not
-say where in them the values lie, and S and G stand alone. The mean is S / b. The sum of (z - m)^2 is (1 + m^2) b - G - 2 m S for
-any m: the variance is that over b, at the mean. Sums by category are added up to those of the column, and those of a category
-share in what other sums say of the total, again by precision.
+*Sums.* With z a column's values mapped to [-1, 1], its sums of z and of 1 - z^2 are released, too,
+with independent noise. So the number of values b, S = sum of z and G = sum of (1 - z^2) are jointly
+normal. Where each slice is one value, S and G are also linear figures of the counts, and both
+estimates are combined by their precisions. Where slices are wider, the counts do not say where in
+them the values lie, and S and G stand alone. The mean is S / b. The sum of (z - m)^2 is (1 + m^2) b
+- G - 2 m S for any m: the variance is that over b, at the mean. Sums by category are added up to
+those of the column, and those of a category share in what other sums say of the total, again by
+precision.
 
-*Groups.* Row l of the pair of a column with k levels and one with L, (interaction + N_l / k + (c - mean(c)) / L), is the count
-of the column within that category. Its parts are independent, so it has precision 1 / (s^2 (1 - 1/L) + 1 / (p L^2)) in directions
-that keep its total, which is N_l: all figures of a column hold for a group.
+*Groups.* Row l of the pair of a column with k levels and one with L, (interaction + N_l / k + (c -
+mean(c)) / L), is the count of the column within that category. Its parts are independent, so it has
+precision 1 / (s^2 (1 - 1/L) + 1 / (p L^2)) in directions that keep its total, which is N_l: all
+figures of a column hold for a group.
 
-*Intervals* are of this estimate, which is exactly Gaussian. A ratio t = a / b has Fieller's interval, all t for which
-a - t b = 0 is not rejected, which is exact as well. A quantile is in slice b if the shares below b and below b + 1 say so: slices
-for which neither is rejected; its place within a slice is unknown, so the interval ends with slices. For the standard
-deviation see `ColumnEstimate.deviation`.
+*Intervals* are of this estimate, which is exactly Gaussian. A ratio t = a / b has Fieller's
+interval, all t for which a - t b = 0 is not rejected, which is exact as well. A quantile is in
+slice b if the shares below b and below b + 1 say so: slices for which neither is rejected; its
+place within a slice is unknown, so the interval ends with slices. For the standard deviation see
+`ColumnEstimate.deviation`.
 
-What the schema calls impossible is not used: no table is refused for rows that have it, and intervals are of the table as it is.
+What the schema calls impossible is not used: no table is refused for rows that have it, and
+intervals are of the table as it is.
 
-*Counts and shares* are the projection of the estimate onto tables without negative counts whose totals and margins agree:
-each column onto the simplex of N, then each pair onto the tables with its columns' counts. Quantiles follow from the estimate
-before it is projected: what noise adds to empty slices stays there and what it takes is cut, so the projection draws them to
-those of the bounds. Intervals are cut to what is possible, and widened to the figure where it is outside, both of which leave
-their coverage no lower. A mean or standard deviation that is impossible becomes the middle of what is left of its interval.
+*Counts and shares* are the projection of the estimate onto tables without negative counts whose
+totals and margins agree: each column onto the simplex of N, then each pair onto the tables with its
+columns' counts. Quantiles follow from the estimate before it is projected: what noise adds to empty
+slices stays there and what it takes is cut, so the projection draws them to those of the bounds.
+Intervals are cut to what is possible, and widened to the figure where it is outside, both of which
+leave their coverage no lower. A mean or standard deviation that is impossible becomes the middle of
+what is left of its interval.
 """
 
 from __future__ import annotations
@@ -63,15 +72,21 @@ class LeastSquares:
         plan = released.plan
         self.released = released
         levels = plan.levels
-        sizes = dict(zip((column.name for column in plan.schema.columns), levels.sizes, strict=True))
+        sizes = dict(
+            zip((column.name for column in plan.schema.columns), levels.sizes, strict=True)
+        )
         used = [table for table in plan.tables if len(table) < 3]
         if not any(used):
-            raise ValueError("only three-way tables were counted: a description needs those of columns or of pairs")
+            raise ValueError(
+                "only three-way tables were counted: a description needs those of columns or of pairs"
+            )
         self.noise = {table: plan.drawn / plan.weights[plan.place(table)] for table in used}
         self.pairs = [table for table in used if len(table) == 2]
         weighed = [(released.table(*table), self.noise[table] ** -2) for table in used]
         precision = sum(weight / counts.size for counts, weight in weighed)
-        self.total = float(sum(counts.sum() * weight / counts.size for counts, weight in weighed) / precision)
+        self.total = float(
+            sum(counts.sum() * weight / counts.size for counts, weight in weighed) / precision
+        )
         self.variance = float(1 / precision)
         self.columns: dict[str, ColumnEstimate] = {}
         self.sums = sums_of(released)
@@ -81,7 +96,9 @@ class LeastSquares:
             weighted = np.zeros(sizes[column.name])
             for table in used:
                 if column.name in table:
-                    counts = released.table(column.name, *(name for name in table if name != column.name))
+                    counts = released.table(
+                        column.name, *(name for name in table if name != column.name)
+                    )
                     across = counts.reshape(size, -1)
                     weight = self.noise[table] ** -2 / across.shape[1]
                     precision = precision + weight
@@ -96,7 +113,9 @@ class LeastSquares:
                     column, labels, edges, counts, precision, self.variance, sums
                 )
 
-    def pair(self, one: str, other: str, total: float, z: float, rows: np.ndarray, columns: np.ndarray) -> PairFigures:
+    def pair(
+        self, one: str, other: str, total: float, z: float, rows: np.ndarray, columns: np.ndarray
+    ) -> PairFigures:
         """A two-way table that agrees with the counts of its columns."""
         noisy = self.released.table(one, other)
         first = self.columns[one]
@@ -124,7 +143,9 @@ class LeastSquares:
         size, groups = noisy.shape
         interaction = noisy[:, level] - noisy.mean(axis=1)
         interaction -= interaction.mean()
-        counts = interaction + (own.counts - own.counts.mean()) / groups + other.counts[level] / size
+        counts = (
+            interaction + (own.counts - own.counts.mean()) / groups + other.counts[level] / size
+        )
         table = next(table for table in self.pairs if {*table} == {name, by})
         variance = self.noise[table] ** 2 * (1 - 1 / groups) + 1 / (own.precision * groups**2)
         sums = self.sums.get((name, by))
@@ -167,13 +188,18 @@ def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
     """The estimates of all sums that were released, and of each summed column as a whole."""
     plan = released.plan
     noisy = {own: released.sums_of(place) for place, own in enumerate(plan.sums)}
-    variances = {own: (plan.drawn / weight) ** 2 for own, weight in zip(plan.sums, plan.sum_weights, strict=True)}
+    variances = {
+        own: (plan.drawn / weight) ** 2
+        for own, weight in zip(plan.sums, plan.sum_weights, strict=True)
+    }
     found = {}
     for column in plan.summed:
         each = [own for own in plan.sums if own[0] == column.name]
         precisions = np.array([1 / (variances[own] * noisy[own].shape[1]) for own in each])
         variance = 1 / precisions.sum()
-        total = variance * sum(precision * noisy[own].sum(1) for own, precision in zip(each, precisions, strict=True))
+        total = variance * sum(
+            precision * noisy[own].sum(1) for own, precision in zip(each, precisions, strict=True)
+        )
         for own in each:
             cells = noisy[own].shape[1]
             values = noisy[own] + ((total - noisy[own].sum(1)) / cells)[:, None]
@@ -227,7 +253,9 @@ class ColumnEstimate:
         known = self.scaled
         size = len(self.counts)
         means = known.mean(axis=-1)
-        before = ((known - means[:, None]) / self.precision + means[:, None] * self.variance / size).T
+        before = (
+            (known - means[:, None]) / self.precision + means[:, None] * self.variance / size
+        ).T
         inverse = np.linalg.inv(known @ before + self.sums.variance * np.eye(2))
         counts = self.counts + before @ inverse @ (self.sums.values - known @ self.counts)
         return dataclasses.replace(self, counts=counts, gain=(before, inverse))
@@ -270,7 +298,11 @@ class ColumnEstimate:
         return np.stack([z, self.present - np.square(z)])
 
     def figures(
-        self, total: float, level: float, quantiles: Sequence[float], counts: np.ndarray | None = None
+        self,
+        total: float,
+        level: float,
+        quantiles: Sequence[float],
+        counts: np.ndarray | None = None,
     ) -> ColumnFigures:
         """All figures of the column; `counts` as they agree with others, None: the nearest to the estimates."""
         z = NormalDist().inv_cdf((1 + level) / 2)
@@ -294,14 +326,19 @@ class ColumnEstimate:
         (low, high) = self.column.limits
         present = self.counts * self.present
         b = self.present
-        if present.sum() <= z * math.sqrt(self.covariance(b, b)):  # no more values than the noise hides
+        if present.sum() <= z * math.sqrt(
+            self.covariance(b, b)
+        ):  # no more values than the noise hides
             present = self.counts * b if (self.counts * b).sum() > 0 else b
         found: dict[str, Any] = {"quantiles": {}}
         each = {share: self.quantile(share, present, z) for share in quantiles}
-        # Noise may leave a larger share the lesser value; in order, the same values are no farther from the true ones.
+        # Noise may leave a larger share the lesser value; in order, the same values are no farther
+        # from the true ones.
         ordered = dict(zip(sorted(each), sorted(value for value, _ in each.values()), strict=True))
         for share, (_, ends) in each.items():
-            found["quantiles"][share] = Figure(*map(float, interval(ordered[share], *ends, low, high)))
+            found["quantiles"][share] = Figure(
+                *map(float, interval(ordered[share], *ends, low, high))
+            )
         if self.sums is None:
             return found
         (number, total, gap), covariance = self.moments
@@ -313,11 +350,18 @@ class ColumnEstimate:
         # The square of a noisy mean is larger than that of the mean by its variance, on average.
         variance = 1 - gap / number - mean**2 + off @ covariance @ off
         unsure = np.array([1 + mean**2 - variance, -2 * mean, -1]) / number
-        # Noise may leave a variance near or below 0: then a part of what it hides is as good a guess.
-        sd = math.sqrt(min(1.0, max(variance, math.sqrt(unsure @ covariance @ unsure) / 4))) if known else math.nan
+        # Noise may leave a variance near or below 0: then a part of what it hides is as good a
+        # guess.
+        sd = (
+            math.sqrt(min(1.0, max(variance, math.sqrt(unsure @ covariance @ unsure) / 4)))
+            if known
+            else math.nan
+        )
         ends = self.mean(z)
         deviations = self.deviation(level)
-        found["mean"] = _inside(middle + half * mean, (middle + half * ends[0], middle + half * ends[1]), low, high)
+        found["mean"] = _inside(
+            middle + half * mean, (middle + half * ends[0], middle + half * ends[1]), low, high
+        )
         found["sd"] = _inside(half * sd, (half * deviations[0], half * deviations[1]), 0.0, half)
         return found
 
@@ -330,7 +374,9 @@ class ColumnEstimate:
             return known @ self.counts, self.covariance(known[:, None], known)
         number = self.present @ self.counts
         variance = self.covariance(self.present, self.present)
-        return np.array([number, *self.sums.values]), np.diag([variance, self.sums.variance, self.sums.variance])
+        return np.array([number, *self.sums.values]), np.diag(
+            [variance, self.sums.variance, self.sums.variance]
+        )
 
     def mean(self, z: float) -> tuple[float, float]:
         """Fieller's interval of the mean of z."""
@@ -341,9 +387,10 @@ class ColumnEstimate:
     def deviation(self, level: float) -> tuple[float, float]:
         """Interval of the standard deviation of z.
 
-        At any m, V(m), the mean of (z - m)^2, is a ratio of jointly normal figures with Fieller's interval, and is the variance
-        at m = mean. A small part of the error goes to the mean, and the rest to V: the union of V's intervals at all m of the
-        mean's interval holds the variance. It is hardly wider than that at the mean, since V(m) is least there.
+        At any m, V(m), the mean of (z - m)^2, is a ratio of jointly normal figures with Fieller's
+        interval, and is the variance at m = mean. A small part of the error goes to the mean, and
+        the rest to V: the union of V's intervals at all m of the mean's interval holds the
+        variance. It is hardly wider than that at the mean, since V(m) is least there.
         """
         miss = 1 - level
         first, last = np.clip(self.mean(NormalDist().inv_cdf(1 - _SHARE_OF_MEAN * miss / 2)), -1, 1)
@@ -352,15 +399,19 @@ class ColumnEstimate:
         weights = np.stack([1 + m**2, -2 * m, np.full_like(m, -1)], axis=-1)
         variances = np.einsum("mi,ij,mj->m", weights, covariance, weights)
         z = NormalDist().inv_cdf(1 - (1 - _SHARE_OF_MEAN) * miss / 2)
-        low, high = fieller(weights @ known, known[0], variances, weights @ covariance[0], covariance[0, 0], z)
+        low, high = fieller(
+            weights @ known, known[0], variances, weights @ covariance[0], covariance[0, 0], z
+        )
         low, high = _cut(low.min(), high.max(), 0.0, 1.0)
         return math.sqrt(low), math.sqrt(high)
 
-    def quantile(self, share: float, present: np.ndarray, z: float) -> tuple[float, tuple[float, float]]:
+    def quantile(
+        self, share: float, present: np.ndarray, z: float
+    ) -> tuple[float, tuple[float, float]]:
         """A quantile and its interval.
 
-        It is in slice b if less than `share` of the values are below b, and at least so many below b + 1. Both are signs of
-        figures of the counts, each tested at one side.
+        It is in slice b if less than `share` of the values are below b, and at least so many below
+        b + 1. Both are signs of figures of the counts, each tested at one side.
         """
         low, high = self.ends
         slices = len(self.edges) - 1  # pyright: ignore[reportArgumentType]
@@ -382,7 +433,9 @@ class ColumnEstimate:
         return value, (float(low[there[0]]), float(high[there[-1]]))
 
 
-def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple[np.ndarray, np.ndarray]:
+def fieller(
+    a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the interval of a ratio of Gaussian means; infinite where the denominator is not told apart from 0.
 
     All t with (a - t b)^2 <= z^2 (var_a - 2 t cov + t^2 var_b).
@@ -393,12 +446,15 @@ def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple
     known = (b > 0) & (lead > 0)
     root = np.sqrt(np.maximum(middle**2 - lead * last, 0))
     by = np.where(known, lead, 1.0)
-    return np.where(known, (middle - root) / by, -math.inf), np.where(known, (middle + root) / by, math.inf)
+    return np.where(known, (middle - root) / by, -math.inf), np.where(
+        known, (middle + root) / by, math.inf
+    )
 
 
 def _cut(low: Any, high: Any, least: float, most: float) -> tuple[Any, Any]:
     """The part of an interval that is possible."""
-    # An estimate outside leaves little of an interval inside, or none: what is short would pass for certainty, so half stays.
+    # An estimate outside leaves little of an interval inside, or none: what is short would pass for
+    # certainty, so half stays.
     half = (high - low) / 2
     low = np.minimum(low, most - half)
     high = np.maximum(high, least + half)

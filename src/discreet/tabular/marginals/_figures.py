@@ -31,11 +31,14 @@ class ColumnFigures:
 
     Attributes:
         column: Its public description.
-        labels: Names of its levels: categories, or slices of numbers; the last may be the missing cells.
+        labels: Names of its levels: categories, or slices of numbers; the last may be the missing
+            cells.
         counts: Records at each level.
         shares: The same, divided by the number of records.
-        edges: Edges of the slices of a column of numbers; the last is one past the upper bound for counts and dates.
-        mean: Mean of the values that are not missing; dates are days since 1970-01-01. None for categories, as is `sd`.
+        edges: Edges of the slices of a column of numbers; the last is one past the upper bound for
+            counts and dates.
+        mean: Mean of the values that are not missing; dates are days since 1970-01-01. None for
+            categories, as is `sd`.
         sd: Their standard deviation.
         quantiles: By their share of the values.
     """

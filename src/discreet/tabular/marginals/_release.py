@@ -1,37 +1,44 @@
 """Measure once: noisy counts of cross tables, and noisy sums: the only part of this package that sees records.
 
-Each column has public levels (`models.Levels`), so a record is in exactly one cell of each cross table, whatever its numbers
-are. The table without columns has one cell, the number of records. A number x is also summed: z, which is x mapped from its
-bounds to [-1, 1], and 1 - z^2, over all records or in each category of another column or two. A missing cell adds 0 to both.
+Each column has public levels (`models.Levels`), so a record is in exactly one cell of each cross
+table, whatever its numbers are. The table without columns has one cell, the number of records. A
+number x is also summed: z, which is x mapped from its bounds to [-1, 1], and 1 - z^2, over all
+records or in each category of another column or two. A missing cell adds 0 to both.
 
-*Sensitivity.* With table m counted w_m times, a record has the norm sqrt(sum of w_m^2) in the counts. To a sum of weight v_s it
-adds v_s (z, 1 - z^2) in one cell, and z^2 + (1 - z^2)^2 <= 1: the second moment costs nothing beyond the first. So a record that
-is added or removed moves everything together by C = sqrt(sum of w_m^2 + sum of v_s^2) in L2. One that is replaced leaves one
-cell of each table for another, sqrt(2) w_m away, and z may go from -1 to 1, 2 v_s away: together
-sqrt(2 sum of w_m^2 + 4 sum of v_s^2). Records at opposite bounds and in other cells attain both. (Under replacement the table
-without columns does not move, and sums by category move 2 v_s in one category alone; neither is used.)
+*Sensitivity.* With table m counted w_m times, a record has the norm sqrt(sum of w_m^2) in the
+counts. To a sum of weight v_s it adds v_s (z, 1 - z^2) in one cell, and z^2 + (1 - z^2)^2 <= 1: the
+second moment costs nothing beyond the first. So a record that is added or removed moves everything
+together by C = sqrt(sum of w_m^2 + sum of v_s^2) in L2. One that is replaced leaves one cell of
+each table for another, sqrt(2) w_m away, and z may go from -1 to 1, 2 v_s away: together sqrt(2 sum
+of w_m^2 + 4 sum of v_s^2). Records at opposite bounds and in other cells attain both. (Under
+replacement the table without columns does not move, and sums by category move 2 v_s in one category
+alone; neither is used.)
 
-*Persons with several rows.* A person's contribution is the sum of those of up to R rows (the schema's `max_rows`), which a keyed
-hash chooses as in fits. Its norm is at most R times that of a row, and a person whose rows are all alike attains this: no smaller
-bound holds without changing what is counted. Counts and sums are then of the rows kept. Beside them persons are counted,
-each once: in all (apart from each other those of whom all rows were kept, and those of whom some were not), and in each
-category in which they have a row. A person is in at most min(R, cells) cells of such a table of weight u, so that it adds
-sum of u^2 min(R, cells) to the squared norm; in all, in one cell.
+*Persons with several rows.* A person's contribution is the sum of those of up to R rows (the
+schema's `max_rows`), which a keyed hash chooses as in fits. Its norm is at most R times that of a
+row, and a person whose rows are all alike attains this: no smaller bound holds without changing
+what is counted. Counts and sums are then of the rows kept. Beside them persons are counted, each
+once: in all (apart from each other those of whom all rows were kept, and those of whom some were
+not), and in each category in which they have a row. A person is in at most min(R, cells) cells of
+such a table of weight u, so that it adds sum of u^2 min(R, cells) to the squared norm; in all, in
+one cell.
 
-One Gaussian mechanism on all of them is the whole release: one exact event, with no steps, batches or clipping norm. The
-number of records is used nowhere; it is estimated like everything else.
+One Gaussian mechanism on all of them is the whole release: one exact event, with no steps, batches
+or clipping norm. The number of records is used nowhere; it is estimated like everything else.
 
-Counts and sums are added up piece by piece in integers (z and 1 - z^2 in units of 2^-24), so that they depend neither on the
-order of the records nor on where pieces end. The programs of the queries (`query`) are given the last rows, and the counts and
-sums of all others.
+Counts and sums are added up piece by piece in integers (z and 1 - z^2 in units of 2^-24), so that
+they depend neither on the order of the records nor on where pieces end. The programs of the queries
+(`query`) are given the last rows, and the counts and sums of all others.
 
-A table may have too many pairs of columns. Then a plan has `choices`: after the counts of `tables`, a pair is chosen so many
-times, and counted, as in AIM (McKenna et al., VLDB 2022). A choice is made by the exponential mechanism, of the pair whose counts
-are the farthest in L1 from those of a model (`_twins.Refit`) that is fitted to everything counted before, less the L1 norm of the
-noise to expect; one record moves such a score by 1. What is chosen decides what is counted, never how precisely or how often, so
-that the event is known beforehand: all Gaussian releases together are one, of C = sqrt(sum of squared weights), since the
-divergence of Gaussians that are chosen by earlier ones is that of fixed ones; and the choices compose by the best adaptive
-adversary (`accounting`).
+A table may have too many pairs of columns. Then a plan has `choices`: after the counts of `tables`,
+a pair is chosen so many times, and counted, as in AIM (McKenna et al., VLDB 2022). A choice is made
+by the exponential mechanism, of the pair whose counts are the farthest in L1 from those of a model
+(`_twins.Refit`) that is fitted to everything counted before, less the L1 norm of the noise to
+expect; one record moves such a score by 1. What is chosen decides what is counted, never how
+precisely or how often, so that the event is known beforehand: all Gaussian releases together are
+one, of C = sqrt(sum of squared weights), since the divergence of Gaussians that are chosen by
+earlier ones is that of fixed ones; and the choices compose by the best adaptive adversary
+(`accounting`).
 """
 
 from __future__ import annotations
@@ -52,10 +59,22 @@ from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEven
 from discreet._jax import one_release
 from discreet._validate import integer, positive
 from discreet.privacy import random
-from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, neighbours
+from discreet.privacy.accounting import (
+    BoundedRangeDpEvent,
+    Relation,
+    calibrate_noise_multiplier,
+    neighbours,
+)
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, clip_records, count_cells, sum_records, table_distances
+from discreet.privacy.mechanisms import (
+    CHOICE,
+    GAUSSIAN,
+    clip_records,
+    count_cells,
+    sum_records,
+    table_distances,
+)
 from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Query, padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted
@@ -108,10 +127,13 @@ class MarginalsPlan(GaussianPlan):
 
     Attributes:
         schema: The public description of the table.
-        tables: Names of the columns of each cross table: up to three; none for the number of records.
-        weights: Weight of each table, an integer of at least 1: a larger weight gives its counts less noise.
-            Weights beyond those of `tables`, all of them 1, are of pairs not yet chosen.
-        noise_multiplier: Standard deviation of the noise on weighted counts and sums, divided by C (`sensitivity`).
+        tables: Names of the columns of each cross table: up to three; none for the number of
+            records.
+        weights: Weight of each table, an integer of at least 1: a larger weight gives its counts
+            less noise. Weights beyond those of `tables`, all of them 1, are of pairs not yet
+            chosen.
+        noise_multiplier: Standard deviation of the noise on weighted counts and sums, divided by C
+            (`sensitivity`).
         relation: The neighbouring relation.
         delta: The delta at which epsilon is stated.
         slices: Most slices of a column of numbers; see `models.Levels`.
@@ -119,13 +141,14 @@ class MarginalsPlan(GaussianPlan):
         choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
         sums: What is summed: a column with bounds, alone or by one or two columns of categories.
         sum_weights: Weight of each sum, as those of tables.
-        persons: In which tables persons are counted, each once, if they may have several rows: (), of all, and one or two columns
-            of categories, in each of which a person counts who has a row there.
+        persons: In which tables persons are counted, each once, if they may have several rows: (),
+            of all, and one or two columns of categories, in each of which a person counts who has a
+            row there.
         person_weights: Weight of each of these, as those of tables.
 
     Raises:
-        ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong sum, table of persons or
-            weight; too many cells.
+        ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong
+            sum, table of persons or weight; too many cells.
 
     >>> from discreet.tabular.tables import schema_from_bounds
     >>> plan = MarginalsPlan.calibrate(schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
@@ -149,7 +172,12 @@ class MarginalsPlan(GaussianPlan):
         described = {column.name: column for column in self.schema.columns}
         seen = set()
         for table in self.tables:
-            if len(table) > 3 or len({*table}) < len(table) or not {*table} <= {*described} or frozenset(table) in seen:
+            if (
+                len(table) > 3
+                or len({*table}) < len(table)
+                or not {*table} <= {*described}
+                or frozenset(table) in seen
+            ):
                 raise ValueError(
                     f"tables has {table!r}: give one to three different columns of the schema, each such set once"
                 )
@@ -200,13 +228,22 @@ class MarginalsPlan(GaussianPlan):
                 "to be chosen a weight of 1"
             )
         if self.choices:
-            positive("choice_epsilon", self.choice_epsilon, hint="MarginalsPlan.calibrate(choices=...) finds it.")
+            positive(
+                "choice_epsilon",
+                self.choice_epsilon,
+                hint="MarginalsPlan.calibrate(choices=...) finds it.",
+            )
         for weight in (*self.weights, *self.sum_weights, *self.person_weights):
             integer(
-                "a weight", weight, most=MOST_WEIGHT, hint="A weight of 2 is as precise as four tables of weight 1."
+                "a weight",
+                weight,
+                most=MOST_WEIGHT,
+                hint="A weight of 2 is as precise as four tables of weight 1.",
             )
         if self.open and len(self.candidates.tables) - len(self.tables) < self.open:
-            raise ValueError(f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer")
+            raise ValueError(
+                f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer"
+            )
         if (cells := sum((self.candidates if self.open else self).cells)) > MOST_CELLS:
             raise ValueError(
                 f"the tables have {cells:,} cells, and at most {MOST_CELLS:,} are counted: name fewer tables, or fewer slices"
@@ -233,19 +270,23 @@ class MarginalsPlan(GaussianPlan):
             schema: The public description.
             epsilon: Target, above 0.
             delta: Target, well below one over the number of records.
-            tables: The cross tables, by names of columns. None: those that twins need, which are all columns, all pairs and, with
-                a target of few categories and not too many columns, all pairs with the target. With `choices`: all columns, all
-                pairs with the target, and those with values that are impossible together.
-            weights: By name of a column: the weight of all tables with it, the largest if several are named; 1 for the others.
-                By a tuple of names: that of this table. None: 2 for the schema's target.
+            tables: The cross tables, by names of columns. None: those that twins need, which are
+                all columns, all pairs and, with a target of few categories and not too many
+                columns, all pairs with the target. With `choices`: all columns, all pairs with the
+                target, and those with values that are impossible together.
+            weights: By name of a column: the weight of all tables with it, the largest if several
+                are named; 1 for the others. By a tuple of names: that of this table. None: 2 for
+                the schema's target.
             relation: The neighbouring relation.
             slices: Most slices of a column of numbers.
-            choices: Number of further pairs of columns chosen and counted, one after another, by what the tables and the pairs
-                before do not explain. A tenth of the budget is for the choices.
-            sums: Weight of each sum: of a column with bounds, alone or by a column of categories. None: all columns of the
-                tables that have bounds, alone, with the weights of the columns.
-            persons: Weight of each table of persons. None: where a person may have several rows, that of all persons, which
-                costs as much as a table of weight 1.
+            choices: Number of further pairs of columns chosen and counted, one after another, by
+                what the tables and the pairs before do not explain. A tenth of the budget is for
+                the choices.
+            sums: Weight of each sum: of a column with bounds, alone or by a column of categories.
+                None: all columns of the tables that have bounds, alone, with the weights of the
+                columns.
+            persons: Weight of each table of persons. None: where a person may have several rows,
+                that of all persons, which costs as much as a table of weight 1.
 
         Raises:
             ValueError: An argument is out of range.
@@ -258,19 +299,29 @@ class MarginalsPlan(GaussianPlan):
         chosen = tuple(map(tuple, tables))
         if sums is None:
             within = {name for table in chosen for name in table}
-            bounded = [column.name for column in schema.columns if column.bounds and column.name in within]
+            bounded = [
+                column.name for column in schema.columns if column.bounds and column.name in within
+            ]
             sums = {(name,): weights.get(name, 1) for name in bounded}
         if persons is None:
             persons = {(): min(schema.max_rows, MOST_WEIGHT)} if schema.max_rows > 1 else {}
         if unknown := sorted(map(str, {*weights} - {*names, *chosen})):
-            raise ValueError(f"weights names {', '.join(unknown)}, which the schema does not describe")
+            raise ValueError(
+                f"weights names {', '.join(unknown)}, which the schema does not describe"
+            )
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
         integer("choices", choices, least=0, hint="0 counts the tables alone.")
         goal["slack"] += choices * (GAUSSIAN.slack + CHOICE.slack)
-        # A choice of range r is worth a Gaussian of distance r / 2; under REPLACE_ONE both are twice as far.
+        # A choice of range r is worth a Gaussian of distance r / 2; under REPLACE_ONE both are
+        # twice as far.
         ratio = 2 * math.sqrt(_SHARE / (1 - _SHARE) / max(choices, 1))
-        noise = calibrate_noise_multiplier(lambda noise: _event(noise, ratio / noise, choices), **goal)
-        each = [weights.get(own) or max((weights.get(name, 1) for name in own), default=1) for own in chosen]
+        noise = calibrate_noise_multiplier(
+            lambda noise: _event(noise, ratio / noise, choices), **goal
+        )
+        each = [
+            weights.get(own) or max((weights.get(name, 1) for name in own), default=1)
+            for own in chosen
+        ]
         plan = cls(
             schema=schema,
             tables=chosen,
@@ -305,7 +356,9 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def levels(self) -> Levels:
         """The public levels of the columns."""
-        return Levels(self.schema if self.max_rows == 1 else self.schema.without_person(), self.slices)
+        return Levels(
+            self.schema if self.max_rows == 1 else self.schema.without_person(), self.slices
+        )
 
     @property
     def max_rows(self) -> int:
@@ -326,14 +379,20 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def cells(self) -> tuple[int, ...]:
         """Number of cells of each table."""
-        return tuple(math.prod(self.levels.sizes[column] for column in table) for table in self.columns)
+        return tuple(
+            math.prod(self.levels.sizes[column] for column in table) for table in self.columns
+        )
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
         """Number of levels of each column, by name."""
-        return dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
+        return dict(
+            zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True)
+        )
 
-    def cells_in(self, levels: Int[np.ndarray, "column row"], table: Sequence[str]) -> Int[np.ndarray, " row"]:
+    def cells_in(
+        self, levels: Int[np.ndarray, "column row"], table: Sequence[str]
+    ) -> Int[np.ndarray, " row"]:
         """The cell of each row among those of one column or more."""
         place = {name: number for number, name in enumerate(self._sizes)}
         first, *others = table
@@ -356,7 +415,9 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def person_cells(self) -> tuple[int, ...]:
         """Number of cells of each table of persons; of all: 2, persons of whom all rows were kept, and the others."""
-        return tuple(math.prod(self._sizes[name] for name in table) if table else 2 for table in self.persons)
+        return tuple(
+            math.prod(self._sizes[name] for name in table) if table else 2 for table in self.persons
+        )
 
     @property
     def sensitivity(self) -> float:
@@ -379,7 +440,9 @@ class MarginalsPlan(GaussianPlan):
         """The L2 norm of what one record adds to the weighted sums and to the counts of persons."""
         once = (
             weight * math.sqrt(min(self.max_rows, cells) if table else 1)
-            for table, weight, cells in zip(self.persons, self.person_weights, self.person_cells, strict=True)
+            for table, weight, cells in zip(
+                self.persons, self.person_weights, self.person_cells, strict=True
+            )
         )
         return _ROOM * math.hypot(self.max_rows * math.hypot(*self.sum_weights), *once)
 
@@ -405,7 +468,9 @@ class MarginalsPlan(GaussianPlan):
         """
         found = [number for number, own in enumerate(self.tables) if set(own) == set(table)]
         if not found:
-            raise ValueError(f"{' × '.join(table)} was not counted: choose one of the plan's tables")
+            raise ValueError(
+                f"{' × '.join(table)} was not counted: choose one of the plan's tables"
+            )
         return found[0]
 
     @property
@@ -426,7 +491,9 @@ class MarginalsPlan(GaussianPlan):
         """Describe the released values."""
         choices = f"{counted(self.choices, 'choice')} of a pair of columns, of privacy range {self.choice_epsilon:.6g}"
         also = f" and {choices}, with their counts"
-        sums = f", and {2 * sum(self.sum_cells):,} sums of numbers and of squares" if self.sums else ""
+        sums = (
+            f", and {2 * sum(self.sum_cells):,} sums of numbers and of squares" if self.sums else ""
+        )
         once = f", and {sum(self.person_cells):,} counts of persons" if self.persons else ""
         return (
             f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}"
@@ -437,11 +504,13 @@ class MarginalsPlan(GaussianPlan):
     def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
         """Prove what the program that counts `tables` tells of one record.
 
-        It is the certificate: (key, counted, levels, mask), or, with sums, (key, counted, summed, levels, values, mask).
+        It is the certificate: (key, counted, levels, mask), or, with sums, (key, counted, summed,
+        levels, values, mask).
 
         Args:
             key: A key of the same type as for the program.
-            rows: Records that it takes; `counted` and `summed` have the counts and sums of all others.
+            rows: Records that it takes; `counted` and `summed` have the counts and sums of all
+                others.
 
         Raises:
             PrivacyError: The proof failed.
@@ -449,7 +518,9 @@ class MarginalsPlan(GaussianPlan):
         counted, levels, mask = _shapes(sum(self.cells), self._rows(rows), len(self.levels.sizes))
         if not self.width:
             return self.query().certificate(key, counted, levels, mask)
-        summed, values = (jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width)))
+        summed, values = (
+            jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width))
+        )
         return self.query().certificate(key, counted, summed, levels, values, mask)
 
     def query(self) -> Query:
@@ -458,19 +529,25 @@ class MarginalsPlan(GaussianPlan):
         counts = _Counts(self.levels.sizes, self.columns, own.weights)
         if not self.width:
             return Query(counts, self._of_first, self.relation)
-        return Query(_CountsAndSums(counts, self._norm), self._of_first, self.relation, records=(3, 4, 5))
+        return Query(
+            _CountsAndSums(counts, self._norm), self._of_first, self.relation, records=(3, 4, 5)
+        )
 
     @functools.cached_property
     def drawn(self) -> float:
         """Standard deviation of the noise as it is drawn, on a grid of integers: a little above `noise`."""
         first = self._of_first.drawn(sum(self._first.cells) + self.width)
-        return max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
+        return (
+            max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
+        )
 
     @property
     def _first(self) -> MarginalsPlan:
         """What is counted before pairs are chosen."""
         count = len(self.weights) - self.choices
-        return dataclasses.replace(self, tables=self.tables[:count], weights=self.weights[:count], choices=0)
+        return dataclasses.replace(
+            self, tables=self.tables[:count], weights=self.weights[:count], choices=0
+        )
 
     @property
     def _of_first(self) -> Gaussian:
@@ -511,8 +588,10 @@ class MarginalsPlan(GaussianPlan):
             rows: As there.
 
         Returns:
-            The choice: (key, counted, levels, mask, expected, biases) to the number of a pair among those of `candidates`. The
-            counts of a pair: (key, counted, levels, mask), where `levels` has the pair's columns alone, each as if it had as
+            The choice: (key, counted, levels, mask, expected, biases) to the number of a pair among
+                those of `candidates`. The
+            counts of a pair: (key, counted, levels, mask), where `levels` has the pair's columns
+                alone, each as if it had as
             many levels as the longest.
 
         Raises:
@@ -525,10 +604,14 @@ class MarginalsPlan(GaussianPlan):
         cells = sum(self.candidates.cells[own:])
         biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
         expected = jax.ShapeDtypeStruct((cells,), np.int64)
-        choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation)
+        choice = Query(
+            _Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation
+        )
         pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), self._of_pair, self.relation)
         return (
-            choice.certificate(key, *_shapes(cells, self._rows(rows), len(sizes)), expected, biases),
+            choice.certificate(
+                key, *_shapes(cells, self._rows(rows), len(sizes)), expected, biases
+            ),
             pair.certificate(key, *_shapes(longest**2, self._rows(rows), 2)),
         )
 
@@ -537,7 +620,11 @@ class MarginalsPlan(GaussianPlan):
         how = neighbours(self.relation).how
         noun = self._unit.noun
         most = self.max_rows
-        kept = "" if most == 1 else f"Of each person at most {most} rows were used, chosen by a secret order. "
+        kept = (
+            ""
+            if most == 1
+            else f"Of each person at most {most} rows were used, chosen by a secret order. "
+        )
         what = "counts and sums" if self.sums else "counts"
         statement = self._stated(
             reproducible,
@@ -561,13 +648,25 @@ class MarginalsPlan(GaussianPlan):
                 "tables_by_weight": _by_weight(self.weights),
             }
             | ({"max_rows": most, "counts_of_persons": sum(self.person_cells)} if most > 1 else {})
-            | ({"sums": 2 * sum(self.sum_cells), "sums_by_weight": _by_weight(self.sum_weights)} if self.sums else {})
-            | ({"choices": self.choices, "choice_range": self.choice_epsilon} if self.choices else {}),
+            | (
+                {"sums": 2 * sum(self.sum_cells), "sums_by_weight": _by_weight(self.sum_weights)}
+                if self.sums
+                else {}
+            )
+            | (
+                {"choices": self.choices, "choice_range": self.choice_epsilon}
+                if self.choices
+                else {}
+            ),
             released=[f"{self.in_words()}, and what is computed from them"],
             public=[
                 "the plan: the cross tables, the sums, their weights and the noise",
                 "the columns and their levels",
-                *([f"the largest number of rows of a person that were used, {most}"] if most > 1 else []),
+                *(
+                    [f"the largest number of rows of a person that were used, {most}"]
+                    if most > 1
+                    else []
+                ),
             ],
         )
         if self.schema.weight is not None:
@@ -592,7 +691,11 @@ class MarginalsPlan(GaussianPlan):
 
     def _how_persons(self) -> str:
         columns = [" × ".join(table) for table in self.persons if table]
-        by = f", and in each category of {', '.join(columns)} where they have a row" if columns else ""
+        by = (
+            f", and in each category of {', '.join(columns)} where they have a row"
+            if columns
+            else ""
+        )
         return f"Persons were counted, too, each once: those of whom all rows were used, the others{by}. "
 
     def _how_chosen(self) -> str:
@@ -622,9 +725,13 @@ class _CountsAndSums(NamedTuple):
     counts: _Counts
     norm: float
 
-    def __call__(self, counted: Array, summed: Array, levels: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    def __call__(
+        self, counted: Array, summed: Array, levels: Array, values: Array, mask: Array
+    ) -> tuple[Array, Array]:
         rows = clip_records(values.astype(float) / _ONE, self.norm)
-        return self.counts(counted, levels, mask), sum_records(rows, mask) + summed.astype(float) / _ONE
+        return self.counts(counted, levels, mask), sum_records(rows, mask) + summed.astype(
+            float
+        ) / _ONE
 
 
 class _Distances(NamedTuple):
@@ -633,8 +740,12 @@ class _Distances(NamedTuple):
     sizes: tuple[int, ...]
     tables: Columns
 
-    def __call__(self, counted: Array, levels: Array, mask: Array, expected: Array, biases: Array) -> Array:
-        return table_distances(levels, mask, expected, *self, (1,) * len(self.tables), biases, counted)
+    def __call__(
+        self, counted: Array, levels: Array, mask: Array, expected: Array, biases: Array
+    ) -> Array:
+        return table_distances(
+            levels, mask, expected, *self, (1,) * len(self.tables), biases, counted
+        )
 
 
 def _tables_of(schema: Schema, choices: int) -> list[Table]:
@@ -643,10 +754,17 @@ def _tables_of(schema: Schema, choices: int) -> list[Table]:
     pairs = itertools.combinations(names, 2)
     if choices:
         known = [{name for name, _ in pair} for pair in schema.impossible]
-        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
+        return [
+            *((name,) for name in names),
+            *(pair for pair in pairs if schema.target in pair or {*pair} in known),
+        ]
     tables: list[Table] = [*((name,) for name in names), *pairs]
     target = schema.target_column
-    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
+    if (
+        target is not None
+        and 0 < len(target.categories) <= MOST_CUTS
+        and len(names) <= MOST_COLUMNS
+    ):
         others = [name for name in names if name != target.name]
         tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
     return tables
@@ -656,13 +774,19 @@ def _event(noise_multiplier: float, choice_epsilon: float, choices: int) -> DpEv
     counts = GAUSSIAN.event(noise_multiplier)
     if not choices:
         return counts
-    return ComposedDpEvent([counts, SelfComposedDpEvent(BoundedRangeDpEvent(choice_epsilon), choices)])
+    return ComposedDpEvent(
+        [counts, SelfComposedDpEvent(BoundedRangeDpEvent(choice_epsilon), choices)]
+    )
 
 
 def _shapes(cells: int, rows: tuple[int, ...], columns: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Counts of further records, levels of the last ones, and which of them are real."""
     counted = jax.ShapeDtypeStruct((cells,), np.int64)
-    return counted, jax.ShapeDtypeStruct((*rows, columns), np.int32), jax.ShapeDtypeStruct(rows[:1], bool)
+    return (
+        counted,
+        jax.ShapeDtypeStruct((*rows, columns), np.int32),
+        jax.ShapeDtypeStruct(rows[:1], bool),
+    )
 
 
 def _by_weight(weights: Sequence[int]) -> dict[str, int]:
@@ -670,15 +794,20 @@ def _by_weight(weights: Sequence[int]) -> dict[str, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, Relation, *PARTS_OF_SCHEMA)):
+class Marginals(
+    Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, Relation, *PARTS_OF_SCHEMA)
+):
     """Noisy counts of cross tables, and sums: a release. Whatever is computed from it costs nothing more.
 
     Attributes:
         plan: The plan of the release.
-        counts: The noisy counts of all cells, table after table, in records; may be negative or fractions.
+        counts: The noisy counts of all cells, table after table, in records; may be negative or
+            fractions.
         statement: The privacy statement.
-        sums: The noisy sums, in records: for each of the plan's those of z in all cells, then those of 1 - z^2.
-        persons: The noisy counts of persons, where they may have several rows; counts and sums are then in rows.
+        sums: The noisy sums, in records: for each of the plan's those of z in all cells, then those
+            of 1 - z^2.
+        persons: The noisy counts of persons, where they may have several rows; counts and sums are
+            then in rows.
     """
 
     plan: MarginalsPlan
@@ -697,7 +826,9 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         own = self.plan.tables[place]
         first = sum(self.plan.cells[:place])
         cells = self.counts[first : first + self.plan.cells[place]]
-        shaped = cells.reshape([self.plan.levels.sizes[column] for column in self.plan.columns[place]])
+        shaped = cells.reshape(
+            [self.plan.levels.sizes[column] for column in self.plan.columns[place]]
+        )
         return np.transpose(shaped, [own.index(name) for name in names])
 
     def sums_of(self, place: int) -> Float[np.ndarray, "2 cell"]:
@@ -713,7 +844,9 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
             ValueError: They were not counted.
         """
         if names not in self.plan.persons:
-            raise ValueError(f"persons were not counted by {names}: choose one of {self.plan.persons}")
+            raise ValueError(
+                f"persons were not counted by {names}: choose one of {self.plan.persons}"
+            )
         place = self.plan.persons.index(names)
         first = sum(self.plan.person_cells[:place])
         return self.persons[first : first + self.plan.person_cells[place]]
@@ -726,13 +859,18 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         """
         totals = [self.table(*table).sum() for table in self.plan.tables]
         # Weights of pairs that are still to be chosen come last.
-        precision = [weight**2 / cells for weight, cells in zip(self.plan.weights, self.plan.cells, strict=False)]
+        precision = [
+            weight**2 / cells
+            for weight, cells in zip(self.plan.weights, self.plan.cells, strict=False)
+        ]
         return max(1.0, float(np.average(totals, weights=precision)))
 
     def _is_whole(self) -> bool:
         sizes = (sum(self.plan.cells), 2 * sum(self.plan.sum_cells), sum(self.plan.person_cells))
         parts = (self.counts, self.sums, self.persons)
-        return tuple(part.size for part in parts) == sizes and bool(np.isfinite(np.concatenate(parts)).all())
+        return tuple(part.size for part in parts) == sizes and bool(
+            np.isfinite(np.concatenate(parts)).all()
+        )
 
     def __repr__(self) -> str:
         """Short, without the counts."""
@@ -776,9 +914,10 @@ def private_marginals(
 ) -> Marginals:
     """Count the cross tables of a plan, and sum numbers, with noise; then count the pairs that it chooses, one after another.
 
-    Guarantee: all that is returned is one `plan.event()` under the plan's relation, for one record, or for one person where the
-    schema names the person column. The program is proved to be that before it runs. A file is read in one pass, in pieces (in
-    two passes, where persons are to be told apart), so it may be larger than memory.
+    Guarantee: all that is returned is one `plan.event()` under the plan's relation, for one record,
+    or for one person where the schema names the person column. The program is proved to be that
+    before it runs. A file is read in one pass, in pieces (in two passes, where persons are to be
+    told apart), so it may be larger than memory.
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
@@ -788,8 +927,9 @@ def private_marginals(
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
         person_key: As `key` in `tables.rows_of_persons`; None for a new one.
         non_private_seed: Allow a key made from a seed, with which nothing is private.
-        keep: Called with the counts of the tables, and again after each choice, where the plan has choices: what was released
-            so far, to be saved in case that the rest is interrupted. The whole budget is spent from the first call on.
+        keep: Called with the counts of the tables, and again after each choice, where the plan has
+            choices: what was released so far, to be saved in case that the rest is interrupted. The
+            whole budget is spent from the first call on.
         progress_bar: Show a bar over the choices.
 
     Returns:
@@ -814,10 +954,15 @@ def private_marginals(
     """
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
     if plan.open < plan.choices:
-        raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
+        raise ValueError(
+            "private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices"
+        )
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
     rows = _FEW_ROWS if plan.open else max(1, LAST // plan.max_rows)
-    first, *choosing = plan.certificate(act.key, rows), *(plan.choosing(act.key, rows) if plan.open else ())
+    first, *choosing = (
+        plan.certificate(act.key, rows),
+        *(plan.choosing(act.key, rows) if plan.open else ()),
+    )
     measured = _Measured(plan.candidates if plan.open else plan, rows)
     for piece in _pieces(table, plan, out_of_bounds, person_key):
         measured.add(piece)
@@ -831,8 +976,12 @@ def private_marginals(
     released = Marginals(plan, counts, act.statement, sums, persons)
     if not plan.open:
         return released
-    chosen = _choose(released, (counted, others[-3 if plan.width else -2], others[-1]), choosing, keys[1:])
-    for found in tqdm(chosen, desc="Choosing pairs", total=1 + plan.open, delay=2.0, disable=not progress_bar):
+    chosen = _choose(
+        released, (counted, others[-3 if plan.width else -2], others[-1]), choosing, keys[1:]
+    )
+    for found in tqdm(
+        chosen, desc="Choosing pairs", total=1 + plan.open, delay=2.0, disable=not progress_bar
+    ):
         released = found
         if keep is not None:
             keep(released)
@@ -849,7 +998,8 @@ def _choose(
 
     Args:
         released: The counts of the plan's tables.
-        held: Exact counts of the candidates in all but a few rows, and these rows with their mask. Not private.
+        held: Exact counts of the candidates in all but a few rows, and these rows with their mask.
+            Not private.
         programs: The choice, and the counts of the pair.
         keys: Two for each choice.
     """
@@ -865,7 +1015,9 @@ def _choose(
     sizes = plan.levels.sizes
     firsts = np.cumsum((0, *candidates.cells))
     # The mean of the size of a Gaussian is sqrt(2 / pi) of its standard deviation.
-    biases = np.rint(math.sqrt(2 / math.pi) * plan.noise * np.array(candidates.cells[own:])).astype(np.int64)
+    biases = np.rint(math.sqrt(2 / math.pi) * plan.noise * np.array(candidates.cells[own:])).astype(
+        np.int64
+    )
     refit = Refit(plan)
     for key, its_noise in zip(keys[::2], keys[1::2], strict=True):
         expected = np.rint(refit(released, candidates.columns[own:])).astype(np.int64)
@@ -873,10 +1025,16 @@ def _choose(
         one, other = columns = candidates.columns[place]
         square = np.zeros((longest, longest), np.int64)
         corner = np.s_[: sizes[one], : sizes[other]]
-        square[corner] = counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
-        noisy = np.asarray(measure(its_noise, square.ravel(), levels[..., columns], mask), np.float64)
+        square[corner] = counted[firsts[place] : firsts[place + 1]].reshape(
+            sizes[one], sizes[other]
+        )
+        noisy = np.asarray(
+            measure(its_noise, square.ravel(), levels[..., columns], mask), np.float64
+        )
         biases[place - own] = _COUNTED
-        now = dataclasses.replace(released.plan, tables=(*released.plan.tables, candidates.tables[place]))
+        now = dataclasses.replace(
+            released.plan, tables=(*released.plan.tables, candidates.tables[place])
+        )
         counts = np.concatenate([released.counts, noisy.reshape(longest, longest)[corner].ravel()])
         released = dataclasses.replace(released, plan=now, counts=counts)
         yield released
@@ -885,8 +1043,8 @@ def _choose(
 class _Piece(NamedTuple):
     """Some rows: the levels of all columns, and z and 1 - z^2 of the columns that are summed, in units of 1 / `_ONE`.
 
-    Where a person may have several rows, also the number of the person of each row, counted from the last one, and whether rows
-    of that person were left out.
+    Where a person may have several rows, also the number of the person of each row, counted from
+    the last one, and whether rows of that person were left out.
     """
 
     levels: Int[np.ndarray, "column row"]
@@ -907,9 +1065,17 @@ class _Measured:
     """
 
     def __init__(self, plan: MarginalsPlan, records: int) -> None:
-        self._plan, self._records, self._held, self._last = plan, records, list[_Piece](), list[_Piece]()
+        self._plan, self._records, self._held, self._last = (
+            plan,
+            records,
+            list[_Piece](),
+            list[_Piece](),
+        )
         self._blocks = _blocks(plan)
-        self._cells = [np.zeros(math.prod(plan.levels.sizes[c] for c in block), np.int64) for block in self._blocks]
+        self._cells = [
+            np.zeros(math.prod(plan.levels.sizes[c] for c in block), np.int64)
+            for block in self._blocks
+        ]
         self._sums = np.zeros(plan.width, np.int64)
         self._present: list[list[np.ndarray]] = [[] for _ in plan.persons]
         self._left = _MOST_UNITS // (_ONE * max(plan.sum_weights, default=1))
@@ -927,7 +1093,9 @@ class _Measured:
             )
         if self._plan.max_rows > 1:
             number, left_out = piece.persons
-            for table, cells, found in zip(self._plan.persons, self._plan.person_cells, self._present, strict=True):
+            for table, cells, found in zip(
+                self._plan.persons, self._plan.person_cells, self._present, strict=True
+            ):
                 level = self._plan.cells_in(piece.levels, table) if table else left_out
                 found.append(np.unique(number * cells + level))
             last = number < self._records
@@ -953,7 +1121,9 @@ class _Measured:
             return counted, levels, mask
         return counted, self._sums, levels, padded(values, self._records)[0], mask
 
-    def _by_person(self, number: np.ndarray, rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _by_person(
+        self, number: np.ndarray, rows: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The rows of each of the last persons, -1 where there is none, and what each adds to the sums.
 
         The counts of the other persons go to the sums.
@@ -967,11 +1137,15 @@ class _Measured:
         added = np.zeros((persons, plan.width), np.int64)
         np.add.at(added, number, values)
         first = 2 * sum(plan.sum_cells)
-        for weight, cells, found in zip(plan.person_weights, plan.person_cells, self._present, strict=True):
+        for weight, cells, found in zip(
+            plan.person_weights, plan.person_cells, self._present, strict=True
+        ):
             owner, cell = divmod(np.unique(np.concatenate(found)), cells)
             last = owner < persons
             added[owner[last], first + cell[last]] = weight * _ONE
-            self._sums[first : first + cells] = weight * _ONE * np.bincount(cell[~last], minlength=cells)
+            self._sums[first : first + cells] = (
+                weight * _ONE * np.bincount(cell[~last], minlength=cells)
+            )
             first += cells
         return levels, added
 
@@ -983,7 +1157,9 @@ class _Measured:
                 if cells == 1:
                     found = np.asarray([value.sum(dtype=np.int64)])
                 else:
-                    found = np.bincount(level, value, cells).astype(np.int64)  # floats, exact up to 2^53
+                    found = np.bincount(level, value, cells).astype(
+                        np.int64
+                    )  # floats, exact up to 2^53
                 self._sums[first : first + cells] += weight * found
                 first += cells
 
@@ -993,7 +1169,9 @@ class _Measured:
         first = 0
         for level, values, weight, cells in self._terms(piece):
             for value in values:
-                found[np.arange(len(found)), first + level.astype(np.intp)] = weight * value.astype(np.int64)
+                found[np.arange(len(found)), first + level.astype(np.intp)] = weight * value.astype(
+                    np.int64
+                )
                 first += cells
         return found
 
@@ -1001,8 +1179,12 @@ class _Measured:
         """For each sum: the cell of each row, z and 1 - z^2, the weight, and the number of cells."""
         plan = self._plan
         value = {column.name: place for place, column in enumerate(plan.summed)}
-        for (name, *by), weight, cells in zip(plan.sums, plan.sum_weights, plan.sum_cells, strict=True):
-            level = plan.cells_in(piece.levels, by) if by else np.zeros(piece.levels.shape[1], np.uint8)
+        for (name, *by), weight, cells in zip(
+            plan.sums, plan.sum_weights, plan.sum_cells, strict=True
+        ):
+            level = (
+                plan.cells_in(piece.levels, by) if by else np.zeros(piece.levels.shape[1], np.uint8)
+            )
             yield level, piece.values[:, value[name]], weight, cells
 
 
@@ -1015,7 +1197,10 @@ def _blocks(plan: MarginalsPlan) -> list[tuple[int, ...]]:
     """Sets of columns of few cells that contain each table: fewer than tables, and so counted in less time."""
     found = []
     sizes = plan.levels.sizes
-    left = sorted(map(frozenset, plan.columns), key=lambda table: -math.prod(sizes[column] for column in table))
+    left = sorted(
+        map(frozenset, plan.columns),
+        key=lambda table: -math.prod(sizes[column] for column in table),
+    )
     together: dict[int, set[frozenset[int]]] = {}
     for table in left:
         for column in table:
@@ -1062,7 +1247,8 @@ def _of_tables(
 ) -> Int[np.ndarray, " cell"]:
     """The counts of all tables, from those of the blocks."""
     shaped = [
-        cells.reshape([plan.levels.sizes[c] for c in block]) for block, cells in zip(blocks, counted, strict=True)
+        cells.reshape([plan.levels.sizes[c] for c in block])
+        for block, cells in zip(blocks, counted, strict=True)
     ]
     found = []
     for columns in plan.columns:
@@ -1070,11 +1256,15 @@ def _of_tables(
         axes = [blocks[place].index(column) for column in columns]
         others = tuple(axis for axis in range(shaped[place].ndim) if axis not in axes)
         kept = sorted(axes)
-        found.append(shaped[place].sum(axis=others).transpose([kept.index(axis) for axis in axes]).ravel())
+        found.append(
+            shaped[place].sum(axis=others).transpose([kept.index(axis) for axis in axes]).ravel()
+        )
     return np.concatenate(found)
 
 
-def _pieces(table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: bytes | None) -> Iterator[_Piece]:
+def _pieces(
+    table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: bytes | None
+) -> Iterator[_Piece]:
     """Some rows at a time; of each person at most `max_rows`."""
     from discreet.tabular.tables import as_table, files_of, over_pieces, persons_of
 
@@ -1106,7 +1296,9 @@ def _pieces(table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: byt
             num_rows = found.levels.shape[1]
             if kept is not None:
                 own = kept[:, row : row + num_rows]
-                found = (found._replace(persons=own) if schema.max_rows > 1 else found).of(own[0] >= 0)
+                found = (found._replace(persons=own) if schema.max_rows > 1 else found).of(
+                    own[0] >= 0
+                )
             yield found
             row += num_rows
     report.refuse()
@@ -1129,8 +1321,8 @@ def _of_persons(persons: Any, max_rows: int, key: bytes | None) -> Int[np.ndarra
 def _in_units(column: Column, numbers: np.ndarray, missing: np.ndarray) -> Int[np.ndarray, "2 row"]:
     """Values of z and 1 - z^2 in units of 1 / `_ONE`: 0 where missing."""
     low, high = column.limits
-    # Halves, since the whole width may be more than a float holds. What is NaN, as of a width of 5e-324, becomes 1, not a
-    # large integer: nothing else bounds what a record adds to the sums.
+    # Halves, since the whole width may be more than a float holds. What is NaN, as of a width of
+    # 5e-324, becomes 1, not a large integer: nothing else bounds what a record adds to the sums.
     z = np.rint((numbers / 2 - low / 2) / (high / 2 - low / 2) * (2 * _ONE)) - _ONE
     z = np.fmax(np.fmin(z, _ONE), -_ONE)
     values = np.stack([z, _ONE - np.rint(np.square(z) / _ONE)])

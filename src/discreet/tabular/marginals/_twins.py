@@ -1,22 +1,26 @@
 """Synthetic twins from noisy counts: a mixture of products whose expected counts are fitted to the released ones.
 
-The model is that of `models.MixtureOfProducts`. With component weights pi and level probabilities P (component, level), the
-expected share of a pair of levels is (P' diag(pi) P), of a triple sum_k pi_k P_k,a P_k,b P_k,c, so the likelihood of the noisy
-counts is a Gaussian around a few matrix products: n times these shares, with the noise's known standard deviations. Neither
-the number of parameters nor of steps costs privacy, so there are more components than in a private fit of the records, and
-a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
+The model is that of `models.MixtureOfProducts`. With component weights pi and level probabilities P
+(component, level), the expected share of a pair of levels is (P' diag(pi) P), of a triple sum_k
+pi_k P_k,a P_k,b P_k,c, so the likelihood of the noisy counts is a Gaussian around a few matrix
+products: n times these shares, with the noise's known standard deviations. Neither the number of
+parameters nor of steps costs privacy, so there are more components than in a private fit of the
+records, and a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
 
-Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in their slices, as those of
-twins are. They are fitted more precisely than their noise asks, since twins should have the means and spreads that were released;
-and less, by as much as they and the counts show, beyond their noise, that numbers are not uniform in slices.
+Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in
+their slices, as those of twins are. They are fitted more precisely than their noise asks, since
+twins should have the means and spreads that were released; and less, by as much as they and the
+counts show, beyond their noise, that numbers are not uniform in slices.
 
-Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
-sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
-fit does around the truth, and `synthetic.combine` takes twins from them. Rows of a person may be all alike, so that with up to
-R of each the sampling noise of counts has up to R times the variance, which is added.
+Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they
+have around the truth: the sampling noise of a table of rows drawn from the first fit, and the
+privacy noise again. So draws scatter around the fit as the fit does around the truth, and
+`synthetic.combine` takes twins from them. Rows of a person may be all alike, so that with up to R
+of each the sampling noise of counts has up to R times the variance, which is added.
 
-What the schema calls impossible is known without a count: the noise on such cells is not fitted, and the model's expected number
-of such records is 0, ten times as precisely as a count. So hardly a row is drawn again, which would move all that goes with it.
+What the schema calls impossible is known without a count: the noise on such cells is not fitted,
+and the model's expected number of such records is 0, ten times as precisely as a count. So hardly a
+row is drawn again, which would move all that goes with it.
 """
 
 from __future__ import annotations
@@ -49,8 +53,9 @@ COMPONENTS = 64
 STEPS = 2000
 RATE = 0.03
 DECAY = 0.95
-"""Decay of Adam's two moments. With its usual 0.999 for squares, the first gradients, which are 1,000 times as large as the last,
-hold the steps down for thousands of steps: after 4,000, group means were still drawn together by 7 %."""
+"""Decay of Adam's two moments. With its usual 0.999 for squares, the first gradients, which are
+1,000 times as large as the last, hold the steps down for thousands of steps: after 4,000, group
+means were still drawn together by 7 %."""
 REFIT_STEPS = 600
 PIECE_ROWS = 1 << 16
 CHOICE_STEPS = 1000, 50
@@ -61,8 +66,8 @@ WIDE_SPREAD = 1.0
 IMPOSSIBLE = 0.1
 """Standard deviation, in that of the least noise, of the number of records with values that are impossible together."""
 PRECISE = 0.2
-"""Standard deviation at which sums are fitted, in that of their noise: else noise in empty cells, which is fitted where it is
-above 0, outweighs them."""
+"""Standard deviation at which sums are fitted, in that of their noise: else noise in empty cells,
+which is fitted where it is above 0, outweighs them."""
 SURE = 2.0
 """Standard deviations of the noise from which on sums say that numbers are not uniform in slices."""
 UNCHOSEN = 3.0
@@ -91,9 +96,11 @@ class CountMatrices(NamedTuple):
         counts: Counts of each pair of levels, on the diagonal of each level; 0 if not counted.
         stddev: Standard deviation of the noise on each; 1 if not counted.
         measured: True for counted pairs, except impossible ones.
-        numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the levels of others.
+        numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the
+            levels of others.
         summed: For each sum, its row in `numbers`.
-        among: For each sum, the positions of the two levels that its records have; the number of levels for any level.
+        among: For each sum, the positions of the two levels that its records have; the number of
+            levels for any level.
         sums: The noisy sums.
         sum_stddev: Standard deviation of the noise on each, and of what is unknown within slices.
     """
@@ -123,16 +130,21 @@ class CountMatrices(NamedTuple):
             counts = released.table(*table)[None]
             within = [total]
             if len(columns) == 3:
-                # Cut by the column that most of the three-way tables share: the target, or one of few levels.
+                # Cut by the column that most of the three-way tables share: the target, or one of
+                # few levels.
                 cut = max(range(3), key=lambda i: (threes.count(columns[i]), -sizes[columns[i]]))
                 counts = np.moveaxis(counts[0], cut, 0)
                 within = [int(firsts[columns[cut]]) + level for level in range(sizes[columns[cut]])]
                 columns = tuple(np.delete(columns, cut))
-            rows, others = (np.arange(firsts[x], firsts[x] + sizes[x]) for x in (columns[0], columns[-1]))
+            rows, others = (
+                np.arange(firsts[x], firsts[x] + sizes[x]) for x in (columns[0], columns[-1])
+            )
             place = (rows, rows) if len(columns) == 1 else np.ix_(rows, others)
             for level, block in zip(within, counts, strict=True):
                 empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
-                into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
+                into, stddev, measured = found.setdefault(
+                    level, (*empty, np.zeros((total, total), bool))
+                )
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
         if total in found:
             _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
@@ -142,13 +154,21 @@ class CountMatrices(NamedTuple):
         numbers = numbers_in_levels(plan)
         within = np.array(list(found))
         (counts, stddev, measured) = map(np.stack, zip(*found.values(), strict=True))
-        return cls(within, counts, stddev, measured, numbers, *_sums(released, _within_slices(released, numbers)))
+        return cls(
+            within,
+            counts,
+            stddev,
+            measured,
+            numbers,
+            *_sums(released, _within_slices(released, numbers)),
+        )
 
 
 def _sums(released: Marginals, unknown: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of each sum, as in `CountMatrices`: its row among the numbers, its levels, its value and standard deviation.
 
-    What is unknown within slices of a category is that of the whole, by the category's share of the records.
+    What is unknown within slices of a category is that of the whole, by the category's share of the
+    records.
     """
     plan = released.plan
     estimates = sums_of(released)
@@ -157,17 +177,29 @@ def _sums(released: Marginals, unknown: np.ndarray) -> tuple[np.ndarray, ...]:
     for place, column in enumerate(plan.summed):
         for own in [own for own in estimates if own[0] == column.name]:
             values = estimates[own].values.reshape(2, -1)
-            one, other = *(np.r_[plan.levels.places[name]] for name in own[1:]), *[anything] * (3 - len(own))
+            one, other = (
+                *(np.r_[plan.levels.places[name]] for name in own[1:]),
+                *[anything] * (3 - len(own)),
+            )
             levels = np.stack([np.repeat(one, len(other)), np.tile(other, len(one))])
             counted = any({*own[1:]} == {*table} for table in plan.tables)
-            counts = np.maximum(released.table(*own[1:]).ravel(), 1.0) if counted else np.ones(levels.shape[1])
+            counts = (
+                np.maximum(released.table(*own[1:]).ravel(), 1.0)
+                if counted
+                else np.ones(levels.shape[1])
+            )
             apart = unknown[2 * place : 2 * place + 2, None] * counts / counts.sum()
             stddevs = np.hypot(np.sqrt(estimates[own].variance), apart)
             for row in range(2):
                 summed = np.full(levels.shape[1], 2 * place + row)
                 found.append(np.vstack([summed, levels, values[row], stddevs[row]]))
     summed, *among, values, stddevs = np.concatenate([np.zeros((5, 0)), *found], axis=1)
-    return summed.astype(int), np.array(among, int), values.astype(np.float32), stddevs.astype(np.float32)
+    return (
+        summed.astype(int),
+        np.array(among, int),
+        values.astype(np.float32),
+        stddevs.astype(np.float32),
+    )
 
 
 def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray, " number"]:
@@ -226,15 +258,18 @@ def _suppose_independence(
 ) -> None:
     """Give pairs that were not counted the counts of independent columns, far less precisely than others.
 
-    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs that were chosen, one that is
-    larger than the noise would have been chosen. Columns with values that are impossible together depend on each other.
+    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs
+    that were chosen, one that is larger than the noise would have been chosen. Columns with values
+    that are impossible together depend on each other.
     """
     places = list(levels.places.values())
     never = _impossible(levels, len(counts))
     alone = [np.maximum(np.diagonal(counts)[place], 0.0) for place in places]
     total = max(1.0, float(np.mean([x.sum() for x in alone])))
     for (i, one), (j, other) in itertools.combinations(enumerate(places), 2):
-        if not (measured[one, other].any() or measured[other, one].any() or never[one, other].any()):
+        if not (
+            measured[one, other].any() or measured[other, one].any() or never[one, other].any()
+        ):
             share = alone[j] / max(1.0, alone[j].sum())
             counts[one, other] = np.outer(alone[i] * total / max(1.0, alone[i].sum()), share)
             stddev[one, other], measured[one, other] = spread, True
@@ -253,7 +288,10 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
     shapes = {
         "component": ((model.components,), 3.0),
         "base": ((total,), 3.0),
-        "deviations": ((model.components, total), WIDE_SPREAD if len(model.levels.sizes) > MOST_COLUMNS else SPREAD),
+        "deviations": (
+            (model.components, total),
+            WIDE_SPREAD if len(model.levels.sizes) > MOST_COLUMNS else SPREAD,
+        ),
     }
 
     def program(records: float, matrices: CountMatrices) -> None:
@@ -268,13 +306,18 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
         counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
         numpyro.sample("counts", counts, obs=matrices.counts)
         if matrices.sums.size:
-            sums = dist.Normal(records * _shares_of_sums(latents, model.levels.sizes, matrices), matrices.sum_stddev)
+            sums = dist.Normal(
+                records * _shares_of_sums(latents, model.levels.sizes, matrices),
+                matrices.sum_stddev,
+            )
             numpyro.sample("sums", sums.to_event(1), obs=matrices.sums)
 
     return program
 
 
-def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "matrix level level"]:
+def _shares(
+    latents: Any, sizes: tuple[int, ...], within: Any
+) -> Float[Array, "matrix level level"]:
     """Expected shares of the records, arranged as in `CountMatrices`."""
     weights, levels = _components(latents, sizes)
     shares = weights[:, None] * _with_all(levels)[:, within]
@@ -282,12 +325,16 @@ def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "
     return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
 
 
-def _shares_of_sums(latents: Any, sizes: tuple[int, ...], matrices: CountMatrices) -> Float[Array, " sum"]:
+def _shares_of_sums(
+    latents: Any, sizes: tuple[int, ...], matrices: CountMatrices
+) -> Float[Array, " sum"]:
     """Expected sums, divided by the number of records."""
     weights, levels = _components(latents, sizes)
     one, other = matrices.among
     with_all = _with_all(levels)
-    return weights @ (with_all[:, one] * with_all[:, other] * (levels @ matrices.numbers.T)[:, matrices.summed])
+    return weights @ (
+        with_all[:, one] * with_all[:, other] * (levels @ matrices.numbers.T)[:, matrices.summed]
+    )
 
 
 def _with_all(levels: Float[Array, "component level"]) -> Float[Array, "component level+1"]:
@@ -298,7 +345,10 @@ def _with_all(levels: Float[Array, "component level"]) -> Float[Array, "componen
 def _shares_of_impossible(latents: Any, levels: Levels) -> list[Float[Array, ""]]:
     """Expected shares of the records with both values of each impossible pair."""
     weights, probabilities = _components(latents, levels.sizes)
-    return [weights @ ((probabilities @ one) * (probabilities @ other)) for one, other in levels.impossible]
+    return [
+        weights @ ((probabilities @ one) * (probabilities @ other))
+        for one, other in levels.impossible
+    ]
 
 
 def _components(
@@ -308,7 +358,8 @@ def _components(
     column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
     logits = latents["base"] + latents["deviations"]
     odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
-    # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
+    # Sums over each column's levels as one product: blocks of unlike sizes would compile for
+    # seconds.
     levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
     return jax.nn.softmax(latents["component"]), levels
 
@@ -323,21 +374,33 @@ class Refit:
     """
 
     def __init__(self, plan: MarginalsPlan, *, components: int = COMPONENTS, seed: int = 0) -> None:
-        self._model = MixtureOfProducts(plan.schema.without_person(), components=components, slices=plan.slices)
+        self._model = MixtureOfProducts(
+            plan.schema.without_person(), components=components, slices=plan.slices
+        )
         self._latents = _start(self._model, np.random.default_rng(seed))
         self._program = counts_model(self._model)
         self._steps = CHOICE_STEPS[0]
         sizes = plan.levels.sizes
-        self._places = [slice(int(end) - size, int(end)) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+        self._places = [
+            slice(int(end) - size, int(end))
+            for end, size in zip(np.cumsum(sizes), sizes, strict=True)
+        ]
 
-    def __call__(self, released: Marginals, pairs: Sequence[tuple[int, ...]]) -> Float[np.ndarray, " cell"]:
+    def __call__(
+        self, released: Marginals, pairs: Sequence[tuple[int, ...]]
+    ) -> Float[np.ndarray, " cell"]:
         """Fit the counts and expect those of some pairs of columns, given by position, in the order of `Marginals.counts`."""
         found = {"records": released.num_records, "matrices": CountMatrices.of(released)}
         self._latents = _maximise(self._program, self._latents, **found, num_steps=self._steps)
         self._steps = CHOICE_STEPS[1]
         levels = self._model.levels.sizes
-        shares = np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0] * released.num_records
-        return np.concatenate([shares[self._places[one], self._places[other]].ravel() for one, other in pairs])
+        shares = (
+            np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0]
+            * released.num_records
+        )
+        return np.concatenate(
+            [shares[self._places[one], self._places[other]].ravel() for one, other in pairs]
+        )
 
 
 def _start(model: MixtureOfProducts, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -358,7 +421,8 @@ class MarginalsResult(Released, what=WHAT, version=VERSION):
         latents: The fitted value of each latent, one or several draws along the leading axis.
         num_records: The number of records, estimated from the counts: how many rows a twin has.
         statement: The privacy statement of the counts.
-        not_counted: Which pairs of columns were left out of the counts, and what that means, in words; empty if none.
+        not_counted: Which pairs of columns were left out of the counts, and what that means, in
+            words; empty if none.
     """
 
     latents: dict[str, np.ndarray]
@@ -383,7 +447,10 @@ class MarginalsResult(Released, what=WHAT, version=VERSION):
                 f"the fit has {self.num_draws} draws, and {num_samples} were asked for: ask for fewer twins, or fit the counts "
                 "with a larger num_draws (--draws)"
             )
-        return {name: np.resize(value, (num_samples, *value.shape[1:])) for name, value in self.latents.items()}
+        return {
+            name: np.resize(value, (num_samples, *value.shape[1:]))
+            for name, value in self.latents.items()
+        }
 
     def __repr__(self) -> str:
         """Short, without arrays."""
@@ -393,8 +460,8 @@ class MarginalsResult(Released, what=WHAT, version=VERSION):
 def counts_suffice(schema: Schema, slices: int = 32) -> bool:
     """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
 
-    It takes one row a person, since rows of twins from counts are nobody's, and so few columns and levels that noise on all their
-    pairs leaves the dependence to be seen.
+    It takes one row a person, since rows of twins from counts are nobody's, and so few columns and
+    levels that noise on all their pairs leaves the dependence to be seen.
     """
     if schema.max_rows > 1 or len(schema.columns) > WIDEST:
         return False
@@ -402,16 +469,22 @@ def counts_suffice(schema: Schema, slices: int = 32) -> bool:
 
 
 def fit_twins(
-    released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, num_draws: int = 1, seed: int = 0
+    released: Marginals,
+    *,
+    components: int = COMPONENTS,
+    num_steps: int = STEPS,
+    num_draws: int = 1,
+    seed: int = 0,
 ) -> tuple[MixtureOfProducts, MarginalsResult]:
     """Fit a mixture of products to noisy counts; post-processing, which sees no record.
 
     Args:
-        released: Noisy counts. The more pairs of columns were counted, the more of their dependence the twins have.
+        released: Noisy counts. The more pairs of columns were counted, the more of their dependence
+            the twins have.
         components: Number of components: more cost time only.
         num_steps: Steps of Adam.
-        num_draws: 1 for the fit alone, whose twins are the closest; 20 or more for as many refits with fresh noise, which
-            `synthetic.combine` needs, one for each twin.
+        num_draws: 1 for the fit alone, whose twins are the closest; 20 or more for as many refits
+            with fresh noise, which `synthetic.combine` needs, one for each twin.
         seed: Seed of the components' public initial values, and of the fresh noise.
 
     Returns:
@@ -424,8 +497,9 @@ def fit_twins(
         twins = dp.synthetic.synthesize(dp.random.key(), result, model)
 
     Reference:
-        Räisä, Jälkö, Kaski and Honkela, "Noise-aware statistical inference with differentially private synthetic data", AISTATS
-        2023, for why twins need such draws; theirs are of another model's posterior.
+        Räisä, Jälkö, Kaski and Honkela, "Noise-aware statistical inference with differentially
+        private synthetic data", AISTATS 2023, for why twins need such draws; theirs are of another
+        model's posterior.
     """
     integer("num_draws", num_draws, hint="20 are enough for intervals.")
     schema = released.plan.schema.without_person()
@@ -437,7 +511,9 @@ def fit_twins(
 
     def fit(start: Any, matrices: CountMatrices, **schedule: Any) -> Any:
         of_all = (matrices.among == sum(model.levels.sizes)).all(axis=0)
-        precise = matrices._replace(sum_stddev=np.where(of_all, np.float32(PRECISE), 1) * matrices.sum_stddev)
+        precise = matrices._replace(
+            sum_stddev=np.where(of_all, np.float32(PRECISE), 1) * matrices.sum_stddev
+        )
         return _maximise(program, start, records=released.num_records, matrices=precise, **schedule)
 
     found = [fit(start, matrices, num_steps=num_steps)]
@@ -446,11 +522,19 @@ def fit_twins(
         alike = math.sqrt(released.plan.max_rows)
         again = (_renoised(matrices, model, found[0], rows, alike, rng) for _ in range(num_draws))
         found = [fit(found[0], x, num_steps=REFIT_STEPS) for x in again]
-    latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
+    latents = {
+        name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start
+    }
     statement = released.statement
-    notes = (NO_SPREAD, *not_counted(released.plan), *([NOBODYS] if released.plan.max_rows > 1 else []))
+    notes = (
+        NO_SPREAD,
+        *not_counted(released.plan),
+        *([NOBODYS] if released.plan.max_rows > 1 else []),
+    )
     statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
-    return model, MarginalsResult(latents, round(released.num_records), statement, " ".join(not_counted(released.plan)))
+    return model, MarginalsResult(
+        latents, round(released.num_records), statement, " ".join(not_counted(released.plan))
+    )
 
 
 def not_counted(plan: MarginalsPlan) -> list[str]:
@@ -473,7 +557,8 @@ def not_counted(plan: MarginalsPlan) -> list[str]:
 def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_steps: int) -> Any:
     """The latents of largest posterior density, by Adam from these ones on."""
 
-    # Half a cosine: large steps first, because the parameters go far; small ones last, which settle.
+    # Half a cosine: large steps first, because the parameters go far; small ones last, which
+    # settle.
     def rate(step: Any) -> Any:
         return RATE * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0)))
 
@@ -490,7 +575,12 @@ def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_st
 
 
 def _renoised(
-    matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, alike: float, rng: np.random.Generator
+    matrices: CountMatrices,
+    model: MixtureOfProducts,
+    latents: Any,
+    rows: int,
+    alike: float,
+    rng: np.random.Generator,
 ) -> CountMatrices:
     """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise.
 

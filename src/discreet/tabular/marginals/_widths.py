@@ -1,10 +1,11 @@
 """How wide a description's intervals will be, and the ε for a width that one needs: from public numbers only.
 
-The variances of `_estimates` follow from the plan alone. With them, Fieller's interval of a ratio t = a / b with b > 0 has the
-half-width sqrt(z^2 b^2 Q(t) - z^4 D) / (b^2 - z^2 V), where V is the variance of b, Q(t) that of a - t b, and D >= 0 the
-determinant of their covariance. Q is a parabola, so it is largest at an end of what t may be: 0 or 1 for a share, -1 or 1 for
-a mean (of the column's z), or nearer to 0 if a public guess of the mean says so. The noise leaves b above N - z sqrt(V), as
-often as intervals hold. So the half-width is at most z sqrt(Q) / (N - 2 z sqrt(V)).
+The variances of `_estimates` follow from the plan alone. With them, Fieller's interval of a ratio t
+= a / b with b > 0 has the half-width sqrt(z^2 b^2 Q(t) - z^4 D) / (b^2 - z^2 V), where V is the
+variance of b, Q(t) that of a - t b, and D >= 0 the determinant of their covariance. Q is a
+parabola, so it is largest at an end of what t may be: 0 or 1 for a share, -1 or 1 for a mean (of
+the column's z), or nearer to 0 if a public guess of the mean says so. The noise leaves b above N -
+z sqrt(V), as often as intervals hold. So the half-width is at most z sqrt(Q) / (N - 2 z sqrt(V)).
 """
 
 from __future__ import annotations
@@ -51,19 +52,22 @@ def half_widths(
 
     Args:
         plan: The plan of a release, as of `description_plan`.
-        num_records: Number of records (of rows, where a person may have several) that have a value in the column; with `by`, of
-            a group.
+        num_records: Number of records (of rows, where a person may have several) that have a value
+            in the column; with `by`, of a group.
         level: Probability with which each interval holds.
         by: As in `describe`: then the half-widths are those of groups, the widest of all keys.
-        means: Public guesses of means by name of a column (days since 1970 for dates): half-widths hold for means as far from
-            the middle of the bounds, or nearer. Others may lie anywhere, which makes half-widths up to 1.42 times as large.
+        means: Public guesses of means by name of a column (days since 1970 for dates): half-widths
+            hold for means as far from the middle of the bounds, or nearer. Others may lie anywhere,
+            which makes half-widths up to 1.42 times as large.
 
     Returns:
-        By name of a column: in its unit, for dates in days; for categories as a share. It is exceeded if noise hides more records
+        By name of a column: in its unit, for dates in days; for categories as a share. It is
+            exceeded if noise hides more records
         than it does with probability `level`.
 
     Raises:
-        ValueError: An argument is out of range, or `by` has a column that was not counted with others.
+        ValueError: An argument is out of range, or `by` has a column that was not counted with
+            others.
 
     >>> from discreet.tabular.tables import schema_from_bounds
     >>> plan = description_plan(schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
@@ -94,7 +98,8 @@ def epsilon_for_widths(
 
     Args:
         schema: The public description.
-        widths: Half-width by name of a column: of its mean, in its unit (days for dates), or of each share of a category.
+        widths: Half-width by name of a column: of its mean, in its unit (days for dates), or of
+            each share of a category.
         num_records: As in `half_widths`: a public number.
         delta: Privacy budget, well below one over the number of records.
         level: Probability with which each interval holds.
@@ -124,7 +129,11 @@ def epsilon_for_widths(
         )
     larger = math.inf
     for name, width in widths.items():
-        positive(f"the width of {name}", width, hint="It is in the column's unit, for categories a share.")
+        positive(
+            f"the width of {name}",
+            width,
+            hint="It is in the column's unit, for categories a share.",
+        )
         law = laws[name]
         larger = min(larger, width * num_records / (z * (law.worst + 2 * width * law.number)))
     noise = some.noise_multiplier * larger
@@ -146,21 +155,33 @@ def _z(level: float) -> float:
     return NormalDist().inv_cdf((1 + probability("level", level, hint="0.9 is the default.")) / 2)
 
 
-def _laws(plan: MarginalsPlan, by: Sequence[str | Sequence[str]] | str, means: Mapping[str, float]) -> dict[str, _Law]:
+def _laws(
+    plan: MarginalsPlan, by: Sequence[str | Sequence[str]] | str, means: Mapping[str, float]
+) -> dict[str, _Law]:
     """Laws of all columns; where there are groups, the worst of their keys."""
-    bounded = {column.name: column.limits for column in plan.schema.columns if column.bounds is not None}
+    bounded = {
+        column.name: column.limits for column in plan.schema.columns if column.bounds is not None
+    }
     for name, mean in means.items():
         if name not in bounded:
             raise ValueError(
                 f"means names {name}: give guesses for columns with bounds: {', '.join(bounded) or 'none'}"
             )
         real(f"the guess of the mean of {name}", mean, *bounded[name])
-    nothing = (np.zeros(sum(plan.cells)), plan.state(reproducible=True), np.zeros(2 * sum(plan.sum_cells)))
+    nothing = (
+        np.zeros(sum(plan.cells)),
+        plan.state(reproducible=True),
+        np.zeros(2 * sum(plan.sum_cells)),
+    )
     released = Marginals(plan, *nothing)
     fits = [(LeastSquares(crossed(released, key)), key) for key in keys_of(by, plan.schema)]
     found = {}
     for name, own in LeastSquares(released).columns.items():
-        each = [fit.group(name, name_of(key), 0) for fit, key in fits if name not in key] if fits else [own]
+        each = (
+            [fit.group(name, name_of(key), 0) for fit, key in fits if name not in key]
+            if fits
+            else [own]
+        )
         known = [_law(x, means.get(name)) for x in each if x.edges is None or x.sums is not None]
         if known:
             found[name] = _Law(*map(max, zip(*known, strict=True)))

@@ -7,7 +7,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures, shown
+from discreet.tabular.marginals._figures import (
+    ColumnFigures,
+    Figure,
+    GroupFigures,
+    PairFigures,
+    shown,
+)
 from discreet.tabular.tables import Kind
 
 _SHOWN = 400
@@ -37,13 +43,20 @@ def figures_of_numbers(found: ColumnFigures) -> list[tuple[str, str]]:
     rows = []
     if found.mean is not None and found.sd is not None:
         days = found.column.kind is Kind.DATE
-        spread = in_words(found.sd, "{:.4g}".format, "days") if days else in_words(found.sd, show, unit)
+        spread = (
+            in_words(found.sd, "{:.4g}".format, "days") if days else in_words(found.sd, show, unit)
+        )
         rows += [("mean", in_words(found.mean, show, unit)), ("standard deviation", spread)]
-    rows += [(f"{100 * share:g} % quantile", in_words(x, show, unit)) for share, x in found.quantiles.items()]
+    rows += [
+        (f"{100 * share:g} % quantile", in_words(x, show, unit))
+        for share, x in found.quantiles.items()
+    ]
     return [(name, HIDDEN if found.hidden else words) for name, words in rows]
 
 
-def pair_text(heading: str, found: PairFigures, labels: Sequence[str], across: Sequence[str]) -> str:
+def pair_text(
+    heading: str, found: PairFigures, labels: Sequence[str], across: Sequence[str]
+) -> str:
     """The shares of a two-way table, if it is not too large."""
     if found.shares.value.size > _SHOWN:
         return f"{heading}\n  {found.shares.value.size:,} cells: see the JSON file."
@@ -63,7 +76,10 @@ def groups_text(groups: Sequence[GroupFigures]) -> list[str]:
     if persons:
         numbers = {"rows": numbers["number"], "persons": persons}
     rows = [["", *across]]
-    rows += [[name, *(in_words(figure, "{:,.0f}".format) for figure in found)] for name, found in numbers.items()]
+    rows += [
+        [name, *(in_words(figure, "{:,.0f}".format) for figure in found)]
+        for name, found in numbers.items()
+    ]
     parts = [f"By {by}\n{_aligned(rows)}"]
     for name in groups[0].columns:
         figures = []
@@ -71,9 +87,17 @@ def groups_text(groups: Sequence[GroupFigures]) -> list[str]:
             found = group.columns[name]
             lines = figures_of_numbers(found)
             shares = zip(found.labels, zip(*found.shares, strict=True), strict=True)
-            kept = list(shares)[len(found.labels) - found.column.may_be_missing :] if lines else shares
+            kept = (
+                list(shares)[len(found.labels) - found.column.may_be_missing :] if lines else shares
+            )
             figures.append([*lines, *((label, _share(x)) for label, x in kept)])
-        rows = [["", *across], *([lines[0][0], *(words for _, words in lines)] for lines in zip(*figures, strict=True))]
+        rows = [
+            ["", *across],
+            *(
+                [lines[0][0], *(words for _, words in lines)]
+                for lines in zip(*figures, strict=True)
+            ),
+        ]
         parts.append(f"{name} by {by}\n{_aligned(rows)}")
     return parts
 
@@ -82,8 +106,19 @@ def column_text(name: str, found: ColumnFigures) -> str:
     """All figures of a column but the slices of numbers."""
     column = found.column
     missing = found.column.may_be_missing
-    heading = f"{name} ({column.kind}, {column.rule()})" if column.kind.has_bounds else f"{name} ({column.kind})"
-    levels = list(zip(found.labels, zip(*found.counts, strict=True), zip(*found.shares, strict=True), strict=True))
+    heading = (
+        f"{name} ({column.kind}, {column.rule()})"
+        if column.kind.has_bounds
+        else f"{name} ({column.kind})"
+    )
+    levels = list(
+        zip(
+            found.labels,
+            zip(*found.counts, strict=True),
+            zip(*found.shares, strict=True),
+            strict=True,
+        )
+    )
     rows = []
     if column.kind.has_bounds:
         rows += [[name, words] for name, words in figures_of_numbers(found)]
@@ -96,5 +131,8 @@ def column_text(name: str, found: ColumnFigures) -> str:
 
 def _aligned(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
-    lines = ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows)
+    lines = (
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        for row in rows
+    )
     return "\n".join(line.rstrip() for line in lines)

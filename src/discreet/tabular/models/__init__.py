@@ -1,12 +1,17 @@
 """Ready-made NumPyro models, and default settings to fit them. The fit is private, not the model.
 
-The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.tables.encode` maps
-public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
-`numpyro.plate("data", x.shape[0])`. `multinomial_regression` and `hierarchical` make such a function, the latter of
-(x, group, y). `MixtureOfProducts` models a whole table, for synthetic twins.
+The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size
+(`discreet.tables.encode` maps public bounds to [-1, 1]), has an intercept and weakly informative
+priors, and declares its records by `numpyro.plate("data", x.shape[0])`. `multinomial_regression`
+and `hierarchical` make such a function, the latter of (x, group, y). `MixtureOfProducts` models a
+whole table, for synthetic twins.
 """
 
-from discreet.methods.inference import Defaults as Defaults, defaults_for as defaults_for, guide_for as guide_for
+from discreet.methods.inference import (
+    Defaults as Defaults,
+    defaults_for as defaults_for,
+    guide_for as guide_for,
+)
 from discreet.tabular.models._cells import (
     Levels as Levels,
     coded_columns as coded_columns,

@@ -1,8 +1,8 @@
 """Encode a table's cells as numbers for models, by the public schema alone, and decode them.
 
-`Levels` maps each column to finitely many public levels: categories unchanged, numbers by slices of their bounds. Decoding any
-draw of a model gives a cell within its bounds. A record's code depends on that record's cells and the schema only, and errors
-name columns and rules, never a cell.
+`Levels` maps each column to finitely many public levels: categories unchanged, numbers by slices of
+their bounds. Decoding any draw of a model gives a cell within its bounds. A record's code depends
+on that record's cells and the schema only, and errors name columns and rules, never a cell.
 """
 
 from __future__ import annotations
@@ -18,17 +18,29 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from discreet._validate import choice, integer, require
-from discreet.tabular.tables import EPOCH, Column, DataError, Kind, OutOfBounds, Report, Schema, coded
+from discreet.tabular.tables import (
+    EPOCH,
+    Column,
+    DataError,
+    Kind,
+    OutOfBounds,
+    Report,
+    Schema,
+    coded,
+)
 
 if TYPE_CHECKING:
     import pyarrow
 from discreet.tabular.models._slices import edges_for_display, label_of_period, labels_of_numbers
 
 
-def coded_columns(table: Any, schema: Schema, out_of_bounds: str) -> list[tuple[Column, np.ndarray, np.ndarray]]:
+def coded_columns(
+    table: Any, schema: Schema, out_of_bounds: str
+) -> list[tuple[Column, np.ndarray, np.ndarray]]:
     """Each column's numbers (or positions among its categories) and the mask of its missing cells.
 
-    Raises a DataError if a column is absent, a person has several rows, or a cell violates the schema.
+    Raises a DataError if a column is absent, a person has several rows, or a cell violates the
+    schema.
     """
     require("pyarrow", extra="tables", what="A model of a table")
     from discreet.tabular.tables import typed
@@ -67,15 +79,17 @@ def refuse_several_rows(schema: Schema) -> None:
 class Levels:
     """The levels of a schema's columns. Public: derived from the schema alone.
 
-    A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
-    has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
-    with the distance from the lower bound, as counts scatter more where they are larger. A column whose missing cells
-    are allowed has one more level, the last, for those.
+    A column of categories has one level for each. Real columns and dates have `slices` equal slices
+    of their bounds. A count has a level for each value if there are at most `slices`; otherwise the
+    lowest values have one each, and the slices grow with the distance from the lower bound, as
+    counts scatter more where they are larger. A column whose missing cells are allowed has one more
+    level, the last, for those.
 
     Attributes:
         schema: The public description of the table.
         slices: Largest number of slices of a column of numbers, at least 2.
-        round_edges: For display: slices begin at round numbers, months and years, so they are fewer and of several widths.
+        round_edges: For display: slices begin at round numbers, months and years, so they are fewer
+            and of several widths.
 
     >>> from discreet.tabular.tables import schema_from_bounds
     >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
@@ -101,7 +115,9 @@ class Levels:
 
     @functools.cached_property
     def _edges(self) -> list[Any]:
-        return [None if column.bounds is None else self.edges(column) for column in self.schema.columns]
+        return [
+            None if column.bounds is None else self.edges(column) for column in self.schema.columns
+        ]
 
     def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
         """Edges of the slices of a column with bounds; the last is one past the upper bound for counts and days."""
@@ -128,15 +144,24 @@ class Levels:
             return [*column.categories, *missing]
         edges = self.edges(column)
         if column.kind is Kind.REAL:
-            return [*(f"{low} to {high}" for low, high in itertools.pairwise(labels_of_numbers(edges))), *missing]
+            return [
+                *(f"{low} to {high}" for low, high in itertools.pairwise(labels_of_numbers(edges))),
+                *missing,
+            ]
         # Integers: exclude the first integer of the next slice.
         pairs = [(int(low), int(high) - 1) for low, high in itertools.pairwise(edges)]
         if column.kind is Kind.DATE:
             return [
-                *(label_of_period(EPOCH + datetime.timedelta(a), EPOCH + datetime.timedelta(b)) for a, b in pairs),
+                *(
+                    label_of_period(EPOCH + datetime.timedelta(a), EPOCH + datetime.timedelta(b))
+                    for a, b in pairs
+                ),
                 *missing,
             ]
-        return [*(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs), *missing]
+        return [
+            *(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs),
+            *missing,
+        ]
 
     def starts(self, column: Column) -> list[str]:
         """The lower edges of the slices of a column with bounds, as texts."""
@@ -147,35 +172,49 @@ class Levels:
 
     # From cells to levels.
 
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
+    def encode(
+        self, table: Any, *, out_of_bounds: str = "refuse"
+    ) -> Int[np.ndarray, "record column"]:
         """The level of each cell, int32, columns as in the schema.
 
         Guarantee: a record's levels depend on that record's cells and the schema only.
 
         Args:
-            table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the schema does not name
-                are ignored, except its person column, in which each person must occur once.
+            table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the
+                schema does not name are ignored, except its person column, in which each person
+                must occur once.
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Raises:
-            DataError: A column is absent, a person has several rows, a cell is missing or outside its bounds or categories.
-                Names the column and the rule, never a value, a row or a count.
+            DataError: A column is absent, a person has several rows, a cell is missing or outside
+                its bounds or categories. Names the column and the rule, never a value, a row or a
+                count.
         """
         return self.encode_columns(table, out_of_bounds=out_of_bounds).T.astype(np.int32)
 
-    def encode_columns(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "column record"]:
+    def encode_columns(
+        self, table: Any, *, out_of_bounds: str = "refuse"
+    ) -> Int[np.ndarray, "column record"]:
         """Encode a table as `encode` does, but as rows of columns, in the smallest type that holds all levels."""
         return self.of_cells(coded_columns(table, self.schema, out_of_bounds))
 
-    def of_cells(self, cells: list[tuple[Column, np.ndarray, np.ndarray]]) -> Int[np.ndarray, "column record"]:
+    def of_cells(
+        self, cells: list[tuple[Column, np.ndarray, np.ndarray]]
+    ) -> Int[np.ndarray, "column record"]:
         """The levels of what `coded_columns` gives."""
-        found = np.empty((len(self.sizes), len(cells[0][1])), np.min_scalar_type(max(self.sizes) - 1))
-        for place, ((column, numbers, missing), size) in enumerate(zip(cells, self.sizes, strict=True)):
+        found = np.empty(
+            (len(self.sizes), len(cells[0][1])), np.min_scalar_type(max(self.sizes) - 1)
+        )
+        for place, ((column, numbers, missing), size) in enumerate(
+            zip(cells, self.sizes, strict=True)
+        ):
             if column.bounds is None:
                 found[place] = numbers
             elif self.round_edges and column.kind is Kind.REAL:
                 edges = self._edges[place]
-                found[place] = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
+                found[place] = np.clip(
+                    np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2
+                )
             else:
                 found[place] = _slice_of(column, numbers, self._edges[place])
             if column.may_be_missing:
@@ -183,7 +222,9 @@ class Levels:
         return found
 
     @functools.cached_property
-    def impossible(self) -> tuple[tuple[Bool[np.ndarray, " level"], Bool[np.ndarray, " level"]], ...]:
+    def impossible(
+        self,
+    ) -> tuple[tuple[Bool[np.ndarray, " level"], Bool[np.ndarray, " level"]], ...]:
         """Pairs of masks over all levels, in the order of `places`: no record has a level of both (the schema's `impossible`).
 
         A slice is included if all of it is impossible.
@@ -202,7 +243,9 @@ class Levels:
             found = np.zeros(sum(self.sizes), bool)
             own = found[self.places[name]]
             if column.bounds is None:
-                own[: len(column.categories)] = [category in values for category in column.categories]
+                own[: len(column.categories)] = [
+                    category in values for category in column.categories
+                ]
                 return found
             least, most = ((x - EPOCH).days if column.kind is Kind.DATE else x for x in values)
             edges = self.edges(column)
@@ -221,7 +264,9 @@ class Levels:
         columns = zip(self.schema.columns, ends, self.sizes, strict=True)
         return {column.name: slice(int(end) - size, int(end)) for column, end, size in columns}
 
-    def pair_shares(self, levels: Int[np.ndarray, "record column"]) -> Float[np.ndarray, "level level"]:
+    def pair_shares(
+        self, levels: Int[np.ndarray, "record column"]
+    ) -> Float[np.ndarray, "level level"]:
         """Share of the records that have both of two levels, for all pairs; the diagonal has single levels.
 
         These are exact figures of the records, as private as the records.
@@ -241,10 +286,13 @@ class Levels:
 
     # From levels to cells.
 
-    def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
+    def decode(
+        self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator
+    ) -> pyarrow.Table:
         """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
 
-        Numbers of a column without a step are rounded to a power of ten of which each slice holds 20 values at least.
+        Numbers of a column without a step are rounded to a power of ten of which each slice holds
+        20 values at least.
 
         Args:
             levels: As `encode` gives them.
@@ -259,7 +307,9 @@ class Levels:
         from discreet.tabular.tables import cells_of
 
         columns: dict[str, Any] = {}
-        for column, size, found in zip(self.schema.columns, self.sizes, np.transpose(levels), strict=True):
+        for column, size, found in zip(
+            self.schema.columns, self.sizes, np.transpose(levels), strict=True
+        ):
             missing = found == size - 1 if column.may_be_missing else None
             numbers = found if column.bounds is None else self._within(column, found, rng)
             columns[column.name] = cells_of(column, numbers, missing)
@@ -271,7 +321,9 @@ class Levels:
         found = np.minimum(found, len(edges) - 2)
         values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
         if column.kind is Kind.REAL and column.step is None:
-            return _few_decimals(values, edges[found], edges[found + 1], np.diff(edges).min() / _VALUES_IN_SLICE)
+            return _few_decimals(
+                values, edges[found], edges[found + 1], np.diff(edges).min() / _VALUES_IN_SLICE
+            )
         return values if column.kind is Kind.REAL else np.floor(values)
 
 
@@ -300,13 +352,16 @@ def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndar
             return np.minimum(np.searchsorted(edges, numbers, side="right") - 1, last)
         of_value = np.repeat(np.arange(last + 1, dtype=np.int32), np.diff(edges).astype(np.int64))
         return of_value.take((numbers - low).astype(np.intp))
-    # Equal slices: a product finds the slice, but for numbers so near an edge that its rounding, less than a slice, may matter.
+    # Equal slices: a product finds the slice, but for numbers so near an edge that its rounding,
+    # less than a slice, may matter.
     scale = (last + 1) / (edges[-1] - low)
     offsets = numbers - low
     offsets *= scale
     found = offsets.astype(np.int32)
     offsets -= np.rint(offsets)
-    near = np.flatnonzero(np.abs(offsets, out=offsets) <= 2.0**-45 * (last + 1 + scale * np.abs(edges).max()))
+    near = np.flatnonzero(
+        np.abs(offsets, out=offsets) <= 2.0**-45 * (last + 1 + scale * np.abs(edges).max())
+    )
     if near.size:
         numbers = numbers[near]
         slices = np.clip(found[near], 0, last)

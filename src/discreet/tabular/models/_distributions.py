@@ -1,7 +1,7 @@
 """Mixtures of coded rows: densities in which the component of a row is marginalized.
 
-So a record depends on global latents only, and its gradient can be clipped by itself. A record is one row of levels, or all the
-rows of a person together with their number.
+So a record depends on global latents only, and its gradient can be clipped by itself. A record is
+one row of levels, or all the rows of a person together with their number.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpyro.distributions import constraints
 
 
-def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[Array, "*batch level"]:
-    return jnp.concatenate([jax.nn.one_hot(value[..., i], size) for i, size in enumerate(sizes)], axis=-1)
+def _ones(
+    value: Int[Array, "*batch column"], sizes: tuple[int, ...]
+) -> Float[Array, "*batch level"]:
+    return jnp.concatenate(
+        [jax.nn.one_hot(value[..., i], size) for i, size in enumerate(sizes)], axis=-1
+    )
 
 
 def firsts_of(sizes: tuple[int, ...]) -> list[int]:
@@ -26,7 +30,8 @@ def firsts_of(sizes: tuple[int, ...]) -> list[int]:
     return [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-# Compiled as a whole even where a model is only traced: op by op, that takes longer than the whole fit.
+# Compiled as a whole even where a model is only traced: op by op, that takes longer than the whole
+# fit.
 @functools.partial(jax.jit, static_argnums=3)
 def _mixture_log_density(
     value: Int[Array, "*batch column"],
@@ -36,7 +41,8 @@ def _mixture_log_density(
 ) -> Float[Array, "*batch"]:
     blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
     ones = _ones(value, sizes)
-    # One product for all columns. The normaliser is the same for every row, so that a row's gradient is cheap.
+    # One product for all columns. The normaliser is the same for every row, so that a row's
+    # gradient is cheap.
     normaliser = sum(jax.nn.logsumexp(block, axis=1) for block in blocks)
     in_each = ones @ logits.T - normaliser
     return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
@@ -82,7 +88,9 @@ class LevelsMixture(dist.Distribution):
         self.component = component
         self.logits = logits
         self.sizes = sizes
-        super().__init__(batch_shape=(), event_shape=self._event_shape(), validate_args=validate_args)
+        super().__init__(
+            batch_shape=(), event_shape=self._event_shape(), validate_args=validate_args
+        )
 
     def _event_shape(self) -> tuple[int, ...]:
         return (len(self.sizes),)
@@ -91,7 +99,9 @@ class LevelsMixture(dist.Distribution):
         """Log probability of rows, in nats."""
         return _mixture_log_density(value, self.component, self.logits, self.sizes)
 
-    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
+    def sample(
+        self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
+    ) -> Int[Array, "*batch column"]:
         """Rows of levels."""
         return _draw_rows(key, self.component, self.logits, self.sizes, tuple(sample_shape))
 
@@ -119,7 +129,8 @@ class PersonsMixture(LevelsMixture):
 
     Args:
         component: Logits of the components.
-        logits: Logits of the levels in each component, concatenated over columns, then of 1, 2, ... rows.
+        logits: Logits of the levels in each component, concatenated over columns, then of 1, 2, ...
+            rows.
         sizes: Number of levels of each column, then the largest number of rows.
     """
 
@@ -132,7 +143,9 @@ class PersonsMixture(LevelsMixture):
         """Log probability of persons, in nats; a row that begins with a negative level is padding."""
         return _persons_log_density(value, self.component, self.logits, self.sizes)
 
-    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch row column"]:
+    def sample(
+        self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
+    ) -> Int[Array, "*batch row column"]:
         """Rows of levels, with -1 in padding rows."""
         parts = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=1)
         component_key, *keys = jax.random.split(key, 1 + len(parts))

@@ -1,10 +1,12 @@
 """Families of regressions by their names in brms and Bambi, for formulas.
 
-Targets are scaled by their public bounds first, so that one prior suits all: a "linear" one to [-1, 1], times and sizes to
-(0, 1]. Gradients are then bounded wherever the bounds bound the target's logarithm. Means are computed with NumPy, for
-predictions: of predictors (draw, row) and the other latents' draws, (draw, ...), each in the target's own unit.
+Targets are scaled by their public bounds first, so that one prior suits all: a "linear" one to [-1,
+1], times and sizes to (0, 1]. Gradients are then bounded wherever the bounds bound the target's
+logarithm. Means are computed with NumPy, for predictions: of predictors (draw, row) and the other
+latents' draws, (draw, ...), each in the target's own unit.
 
-To add a family, write a function of the target's column that returns a `Family`, and enter it in `FAMILIES`.
+To add a family, write a function of the target's column that returns a `Family`, and enter it in
+`FAMILIES`.
 """
 
 from __future__ import annotations
@@ -216,7 +218,9 @@ def _poisson(column: Column) -> Family:
 
 def _negbinomial(column: Column) -> Family:
     of = dataclasses.replace(NEGATIVE_BINOMIAL, name="negbinomial", others=SCATTER, closed="counts")
-    return dataclasses.replace(_poisson(column), **_changed(of, "target", "name", "others", "closed"))
+    return dataclasses.replace(
+        _poisson(column), **_changed(of, "target", "name", "others", "closed")
+    )
 
 
 SCATTER = "concentration LogNormal(1, 1.5)"
@@ -242,7 +246,14 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
 
     words = "a coefficient is a difference of log means of the counts that are no further zeros"
     others = f"{SCATTER}, {SHARE}" if scattered else SHARE
-    new = {"target": target, "name": name, "coefficient": words, "others": others, "closed": "", "mean": mean}
+    new = {
+        "target": target,
+        "name": name,
+        "coefficient": words,
+        "others": others,
+        "closed": "",
+        "mean": mean,
+    }
     return lambda column: dataclasses.replace(_poisson(column), **new)
 
 
@@ -254,7 +265,9 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
         if not scattered:
             return dist.HurdlePoisson(zero, _exp(jnp.maximum(predictor, -LARGEST_LOG / 2)))
         concentration: Any = numpyro.sample("concentration", dist.LogNormal(1.0, 1.5))
-        return dist.HurdleNegativeBinomial2(zero, _exp(jnp.maximum(predictor, -LARGEST_LOG / 2)), concentration)
+        return dist.HurdleNegativeBinomial2(
+            zero, _exp(jnp.maximum(predictor, -LARGEST_LOG / 2)), concentration
+        )
 
     def mean(predictor: np.ndarray, latents: Latents) -> np.ndarray:
         rate = _exp_of(np.maximum(predictor, -LARGEST_LOG / 2))
@@ -267,10 +280,17 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
 
     words = "a coefficient is a difference of log means of the distribution that counts above 0 are cut from"
     others = f"{SCATTER}, share of zeros Beta(1, 1)" if scattered else "share of zeros Beta(1, 1)"
-    new = {"target": target, "name": name, "coefficient": words, "others": others, "closed": "", "mean": mean}
-    # Under more noise, gradients of counts were clipped far more than those of zeros: with 2,000 records at ε = 0.5 `zero` was
-    # 0.92 for 0.4. Beside a concentration its intervals missed in 9 of 22 fits at ε = 1, of 3,000 records in 5 of 16, of 4,000
-    # in 2 of 16.
+    new = {
+        "target": target,
+        "name": name,
+        "coefficient": words,
+        "others": others,
+        "closed": "",
+        "mean": mean,
+    }
+    # Under more noise, gradients of counts were clipped far more than those of zeros: with 2,000
+    # records at ε = 0.5 `zero` was 0.92 for 0.4. Beside a concentration its intervals missed in 9
+    # of 22 fits at ε = 1, of 3,000 records in 5 of 16, of 4,000 in 2 of 16.
     least_seen = 1_100.0 if scattered else 550.0
     return lambda column: dataclasses.replace(_poisson(column), least_seen=least_seen, **new)
 
@@ -292,7 +312,10 @@ class TimeToEvent(dist.Distribution):
     pytree_aux_fields = ("log_hazard", "cumulative")
 
     def __init__(
-        self, event: Array, log_hazard: Callable[[Array], Array], cumulative: Callable[[Array], Array]
+        self,
+        event: Array,
+        log_hazard: Callable[[Array], Array],
+        cumulative: Callable[[Array], Array],
     ) -> None:
         self.event = event
         self.log_hazard = log_hazard
@@ -348,7 +371,9 @@ def _piecewise(column: Column) -> Family:
         return jnp.clip(time[..., None] - edges[:-1], 0.0, widths)
 
     def target(predictor: Array, event: Array) -> Any:
-        later: Any = numpyro.sample("later", dist.Normal(0.0, 1.0).expand([NUM_BANDS - 1]).to_event(1))
+        later: Any = numpyro.sample(
+            "later", dist.Normal(0.0, 1.0).expand([NUM_BANDS - 1]).to_event(1)
+        )
         logs = jnp.concatenate([jnp.zeros(1), jnp.asarray(later)])
 
         def log_hazard(time: Array) -> Array:

@@ -1,6 +1,7 @@
 """Hierarchical regressions: an intercept and weights for each group.
 
-Any family of `_regression` can be the likelihood. The parametrisation is centred: see `hierarchical` for the reason.
+Any family of `_regression` can be the likelihood. The parametrisation is centred: see
+`hierarchical` for the reason.
 """
 
 from __future__ import annotations
@@ -24,25 +25,29 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
     """Make the regression with an intercept and weights for each group, drawn around those of the population.
 
     Group g has intercept group_intercept[g] ~ Normal(intercept, intercept_spread) and weights
-    group_weights[g] ~ Normal(weights, weights_spread), the spread of each weight its own. So groups with few records borrow
-    strength from the others. A record is of one group; the unit that privacy protects stays the record.
+    group_weights[g] ~ Normal(weights, weights_spread), the spread of each weight its own. So groups
+    with few records borrow strength from the others. A record is of one group; the unit that
+    privacy protects stays the record.
 
-    The parametrisation is **centred**: a record's likelihood depends on the coefficients of its own group only. Intercept,
-    weights and spreads of the population depend on the data only through those of the groups, without additional noise, and a
-    record's gradient norm is at most that in the regression without groups. A record whose group is outside 0 to
-    num_groups - 1 has the predictor 0 and does not affect the groups.
+    The parametrisation is **centred**: a record's likelihood depends on the coefficients of its own
+    group only. Intercept, weights and spreads of the population depend on the data only through
+    those of the groups, without additional noise, and a record's gradient norm is at most that in
+    the regression without groups. A record whose group is outside 0 to num_groups - 1 has the
+    predictor 0 and does not affect the groups.
 
     Priors: intercept and weights as in the regression; the spreads half-normal with scale 1.
 
     Args:
-        regression: `linear_regression`, `logistic_regression`, `poisson_regression`, `negative_binomial_regression`, or a
-            result of `multinomial_regression`.
+        regression: `linear_regression`, `logistic_regression`, `poisson_regression`,
+            `negative_binomial_regression`, or a result of `multinomial_regression`.
         num_groups: Public number of groups, 2 at least.
 
     Returns:
-        The model, a function of (x, group, y, mask): features of about unit size, the group of each record, 0 to num_groups - 1,
-        the target; None to draw it; mask as in `logistic_regression`, with a group for each row. `group_intercept` has the
-        shape (group,), `group_weights` (group, feature); with classes, both have an axis more, over which they sum to zero.
+        The model, a function of (x, group, y, mask): features of about unit size, the group of each
+            record, 0 to num_groups - 1,
+        the target; None to draw it; mask as in `logistic_regression`, with a group for each row.
+        `group_intercept` has the shape (group,), `group_weights` (group, feature); with classes,
+        both have an axis more, over which they sum to zero.
 
     Raises:
         ValueError: Another regression, or fewer than two groups.
@@ -54,7 +59,9 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
     >>> trace["group_weights"]["value"].shape, trace["y"]["value"].shape
     ((5, 2), (3,))
     """
-    return functools.partial(_hierarchical, family_of(regression), integer("num_groups", num_groups, least=2))
+    return functools.partial(
+        _hierarchical, family_of(regression), integer("num_groups", num_groups, least=2)
+    )
 
 
 def _hierarchical(
@@ -89,24 +96,30 @@ def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, 
     found = []
     for column in columns:
         if column.kind == "categorical":
-            own = {f"{column.name}={category}" for category in column.categories} | {f"{column.name} is missing"}
+            own = {f"{column.name}={category}" for category in column.categories} | {
+                f"{column.name} is missing"
+            }
             found.append(tuple(place for place, name in enumerate(names) if name in own))
     return tuple(places for places in found if places)
 
 
 def contrasts(
-    num_weights: int, groups: Sequence[Sequence[int]], shares: Float[np.ndarray, " weight"] | None = None
+    num_weights: int,
+    groups: Sequence[Sequence[int]],
+    shares: Float[np.ndarray, " weight"] | None = None,
 ) -> Float[np.ndarray, "coefficient coefficient"]:
     """The matrix that subtracts from each group of weights their mean, and adds it to the intercept, which is first.
 
-    The weights of one column's categories and the intercept can be shifted against each other without effect on predictions,
-    so only their contrasts are identified. In a plain mean one rare category, of which little is known, makes all of them
-    uncertain; in the mean over the records it hardly counts.
+    The weights of one column's categories and the intercept can be shifted against each other
+    without effect on predictions, so only their contrasts are identified. In a plain mean one rare
+    category, of which little is known, makes all of them uncertain; in the mean over the records it
+    hardly counts.
 
     Args:
         num_weights: Number of weights.
         groups: The places of the weights of each column that has several.
-        shares: What each weight counts in its group's mean, public, such as shares that were released. None: all alike.
+        shares: What each weight counts in its group's mean, public, such as shares that were
+            released. None: all alike.
 
     >>> contrasts(2, [(0, 1)], np.array([0.75, 0.25]))[1:, 1:].tolist()
     [[0.25, -0.25], [-0.75, 0.75]]

@@ -1,9 +1,10 @@
 """Bayesian regressions for a 0/1, a real, a count and a categorical target, with groups of records or without.
 
-A `Family` holds what the regressions differ in: prior scales, and how the target is observed given a linear predictor.
-`regress` and `hierarchical` are written once for all families. Each takes one row per record, or several: then features,
-targets and a mask have an axis of rows after that of the records, and the rows are an inner plate. A record's density is the
-product of those of its rows, so the gradient that a fit clips is their sum.
+A `Family` holds what the regressions differ in: prior scales, and how the target is observed given
+a linear predictor. `regress` and `hierarchical` are written once for all families. Each takes one
+row per record, or several: then features, targets and a mask have an axis of rows after that of the
+records, and the rows are an inner plate. A record's density is the product of those of its rows, so
+the gradient that a fit clips is their sum.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Model = Callable[..., None]
 class Family:
     """The parts that differ between regressions.
 
-    The first four make the model; the others are for formulas (`_families`), which scale targets by their public bounds.
+    The first four make the model; the others are for formulas (`_families`), which scale targets by
+    their public bounds.
     """
 
     weight_scale: float  # Prior standard deviation of a weight
@@ -40,12 +42,20 @@ class Family:
     name: str = ""
     coefficient: str = ""  # What a coefficient means
     others: str = ""  # Its other latents and their priors, in words
-    mean: Callable[..., Any] | None = None  # Of the target, given the predictor and draws of the other latents
+    mean: Callable[..., Any] | None = (
+        None  # Of the target, given the predictor and draws of the other latents
+    )
     beside: tuple[str, ...] = ()  # Names of further numbers of each record
-    units: str = ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
+    units: str = (
+        ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
+    )
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
-    start: tuple[tuple[str, float], ...] = ()  # Where the fit of other latents starts, if not at the prior's mean
-    least_seen: float = 0.0  # Records over the noise multiplier, below which intervals were found false
+    start: tuple[
+        tuple[str, float], ...
+    ] = ()  # Where the fit of other latents starts, if not at the prior's mean
+    least_seen: float = (
+        0.0  # Records over the noise multiplier, below which intervals were found false
+    )
     closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
@@ -61,10 +71,14 @@ class Family:
             return dist.Normal(middle, spread).expand(shape).to_event(len(shape))
         # An isometry from num_classes - 1 numbers: it preserves standard deviations.
         plane = ZeroSumTransform(1)
-        free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
+        free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand(
+            (*shape, self.num_classes - 1)
+        )
         return dist.TransformedDistribution(free, plane).to_event(len(shape))
 
-    def observe(self, predictor: Array, y: Array | None, mask: Array | None, *beside: Array) -> None:
+    def observe(
+        self, predictor: Array, y: Array | None, mask: Array | None, *beside: Array
+    ) -> None:
         """Observe the target of each row of each record, or draw it; a class may be a float."""
         if y is not None and self.num_classes is not None:
             y = jnp.asarray(y).astype(jnp.int32)
@@ -77,11 +91,16 @@ class Family:
             with numpyro.plate("data", mask.shape[0]):
                 numpyro.sample("y", target.mask(mask), obs=y)
             return
-        with numpyro.plate("data", mask.shape[0], dim=-2), numpyro.plate("rows", mask.shape[1], dim=-1):
+        with (
+            numpyro.plate("data", mask.shape[0], dim=-2),
+            numpyro.plate("rows", mask.shape[1], dim=-1),
+        ):
             numpyro.sample("y", target.mask(mask), obs=y)
 
 
-def regress(family: Family, x: Float[Array, "record *row feature"], y: Array | None, mask: Array | None) -> None:
+def regress(
+    family: Family, x: Float[Array, "record *row feature"], y: Array | None, mask: Array | None
+) -> None:
     """Intercept plus weighted features, with independent normal priors, and the target."""
     x, y, mask = without_padding(x, y, mask)
     intercept = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
@@ -89,11 +108,13 @@ def regress(family: Family, x: Float[Array, "record *row feature"], y: Array | N
     family.observe(jnp.asarray(intercept + x @ weights), y, mask)
 
 
-def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
+def without_padding(
+    x: Array, y: Array | None, mask: Array | None
+) -> tuple[Array, Array | None, Array | None]:
     """Replace padding rows of records by zeros, whatever their content.
 
-    A mask on the density alone is not enough: the gradient of a masked NaN is NaN. Refuses rows without a mask, and a mask of
-    another shape.
+    A mask on the density alone is not enough: the gradient of a masked NaN is NaN. Refuses rows
+    without a mask, and a mask of another shape.
     """
     if mask is None:
         if x.ndim > 2:
@@ -111,18 +132,20 @@ def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Arra
 
 
 def logistic_regression(
-    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+    x: Float[Array, "record *row feature"],
+    y: Float[Array, "record *row"] | None = None,
+    mask: Array | None = None,
 ) -> None:
     """Logistic regression: P(y = 1) = 1 / (1 + exp(-(intercept + x · weights))).
 
-    Priors: weights Normal(0, 2.5), intercept Normal(0, 5), after Gelman, Jakulin, Pittau and Su (2008), Ann. Appl. Stat.
-    2(4), with normal instead of Cauchy tails.
+    Priors: weights Normal(0, 2.5), intercept Normal(0, 5), after Gelman, Jakulin, Pittau and Su
+    (2008), Ann. Appl. Stat. 2(4), with normal instead of Cauchy tails.
 
     Args:
         x: Features of about unit size.
         y: 0 or 1 for each record; None to draw it.
-        mask: For records of several rows: True for real ones, (record, row); x and y have an axis of rows as well. Other rows
-            have no effect, whatever their content.
+        mask: For records of several rows: True for real ones, (record, row); x and y have an axis
+            of rows as well. Other rows have no effect, whatever their content.
 
     >>> import jax, numpyro
     >>> drawn = numpyro.handlers.seed(logistic_regression, jax.random.key(0))
@@ -135,16 +158,18 @@ def logistic_regression(
 def multinomial_regression(num_classes: int) -> Model:
     """Multinomial (softmax) regression: P(y = k) is proportional to exp(intercept[k] + x · weights[:, k]).
 
-    Adding a number to all classes changes nothing, so `intercept` and each row of `weights` sum to zero over the classes.
-    Priors: those of `logistic_regression`, Normal(0, 2.5) and Normal(0, 5), on that plane.
+    Adding a number to all classes changes nothing, so `intercept` and each row of `weights` sum to
+    zero over the classes. Priors: those of `logistic_regression`, Normal(0, 2.5) and Normal(0, 5),
+    on that plane.
 
     Args:
         num_classes: Public number of classes, 2 at least.
 
     Returns:
-        The model, a function of (x, y, mask): features of about unit size, and the class of each record, 0 to num_classes - 1,
-        as integers or floats; None to draw it; mask as in `logistic_regression`. `intercept` has the shape (class,), `weights`
-        (feature, class).
+        The model, a function of (x, y, mask): features of about unit size, and the class of each
+            record, 0 to num_classes - 1,
+        as integers or floats; None to draw it; mask as in `logistic_regression`. `intercept` has
+        the shape (class,), `weights` (feature, class).
 
     Raises:
         ValueError: Fewer than two classes.
@@ -158,17 +183,23 @@ def multinomial_regression(num_classes: int) -> Model:
 
 
 def _multinomial(
-    num_classes: int, x: Float[Array, "record *row feature"], y: Array | None = None, mask: Array | None = None
+    num_classes: int,
+    x: Float[Array, "record *row feature"],
+    y: Array | None = None,
+    mask: Array | None = None,
 ) -> None:
     regress(multinomial(num_classes), x, y, mask)
 
 
 def linear_regression(
-    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+    x: Float[Array, "record *row feature"],
+    y: Float[Array, "record *row"] | None = None,
+    mask: Array | None = None,
 ) -> None:
     """Linear regression: y is normal around intercept + x · weights with standard deviation `sigma`.
 
-    Priors for a target scaled to [-1, 1]: weights and intercept Normal(0, 1), sigma half-normal with scale 1.
+    Priors for a target scaled to [-1, 1]: weights and intercept Normal(0, 1), sigma half-normal
+    with scale 1.
 
     Args:
         x: Features of about unit size.
@@ -179,32 +210,36 @@ def linear_regression(
 
 
 def poisson_regression(
-    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+    x: Float[Array, "record *row feature"],
+    y: Float[Array, "record *row"] | None = None,
+    mask: Array | None = None,
 ) -> None:
     """Poisson regression: y is a count with mean exp(intercept + x · weights).
 
-    Priors: weights Normal(0, 1), so that a feature over its whole range multiplies the mean by about e² at most, and
-    intercept Normal(0, 3).
+    Priors: weights Normal(0, 1), so that a feature over its whole range multiplies the mean by
+    about e² at most, and intercept Normal(0, 3).
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it. A number that is negative or not an integer has density zero:
-            schemas, the estimators and `DPSVI.run` refuse it.
+        y: A count for each record; None to draw it. A number that is negative or not an integer has
+            density zero: schemas, the estimators and `DPSVI.run` refuse it.
         mask: As in `logistic_regression`.
     """
     regress(POISSON, x, y, mask)
 
 
 def negative_binomial_regression(
-    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+    x: Float[Array, "record *row feature"],
+    y: Float[Array, "record *row"] | None = None,
+    mask: Array | None = None,
 ) -> None:
     """Negative binomial regression: y is a count with mean m = exp(intercept + x · weights) and variance m + m² / concentration.
 
-    For counts with more variance than a Poisson distribution. A few people with many visits also have smaller gradients, so
-    less is clipped.
+    For counts with more variance than a Poisson distribution. A few people with many visits also
+    have smaller gradients, so less is clipped.
 
-    Priors: weights and intercept as in `poisson_regression`; concentration LogNormal(1, 1.5), from 0.14 to 51 in 95 of 100
-    cases.
+    Priors: weights and intercept as in `poisson_regression`; concentration LogNormal(1, 1.5), from
+    0.14 to 51 in 95 of 100 cases.
 
     Args:
         x: Features of about unit size.

@@ -24,14 +24,25 @@ def edges_for_display(column: Column, slices: int) -> Float[np.ndarray, " slice+
         inner = _firsts(int(low), int(end), slices)
     elif column.kind is Kind.COUNT and low == 0 and end > 10 * slices:
         # Counts scatter more where they are larger.
-        inner = [float(factor * 10**power) for power in range(int(math.log10(end)) + 1) for factor in (1, 2, 5)]
+        inner = [
+            float(factor * 10**power)
+            for power in range(int(math.log10(end)) + 1)
+            for factor in (1, 2, 5)
+        ]
     else:
         least = column.step or 0.0 if column.kind is Kind.REAL else 1.0
         raw = max((end - low) / slices, least)
         unit = 10.0 ** math.floor(math.log10(raw))
         sizes = (unit * factor for factor in (1, 2, 5, 10, 20))
-        step = next(x for x in sizes if x >= least and math.ceil(end / x) - math.floor(low / x) <= slices + 1)
-        inner = [float(f"{i * step:.12g}") for i in range(math.floor(low / step), math.ceil(end / step) + 1)]
+        step = next(
+            x
+            for x in sizes
+            if x >= least and math.ceil(end / x) - math.floor(low / x) <= slices + 1
+        )
+        inner = [
+            float(f"{i * step:.12g}")
+            for i in range(math.floor(low / step), math.ceil(end / step) + 1)
+        ]
     return np.array([low, *(x for x in inner if low < x < end), end], np.float64)
 
 

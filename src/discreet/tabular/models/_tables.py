@@ -1,8 +1,8 @@
 """The model of a whole table, for synthetic twins.
 
-It is a frozen dataclass made from the public schema, with `encode` (a table to records), `model` and `guide` (for `DPSVI`),
-`placeholder` (an artificial record) and `draw` (a table from one value of the latents). `_distributions` has the densities of
-its rows.
+It is a frozen dataclass made from the public schema, with `encode` (a table to records), `model`
+and `guide` (for `DPSVI`), `placeholder` (an artificial record) and `draw` (a table from one value
+of the latents). `_distributions` has the densities of its rows.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ _TRIES = 200
 class MixtureOfProducts:
     """A mixture of product distributions: given its component, a row's cells are independent.
 
-    Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`): a category, a slice of the
-    bounds, or "missing". Component k gives the levels of a column the probabilities softmax(base + deviations[k]), and a
-    row belongs to it with probability softmax(component)[k]; the component is marginalized. `base`, common to all components,
-    learns from every record, so that the marginals of single columns are accurate even if the noise hides the components.
+    Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`): a
+    category, a slice of the bounds, or "missing". Component k gives the levels of a column the
+    probabilities softmax(base + deviations[k]), and a row belongs to it with probability
+    softmax(component)[k]; the component is marginalized. `base`, common to all components, learns
+    from every record, so that the marginals of single columns are accurate even if the noise hides
+    the components.
 
-    Where the schema lets a person have several rows, a record is a person: all rows of a person are of one component, and each
-    component has probabilities for the number of rows. Twins are then persons with rows, too.
+    Where the schema lets a person have several rows, a record is a person: all rows of a person are
+    of one component, and each component has probabilities for the number of rows. Twins are then
+    persons with rows, too.
 
-    A record's gradient is never longer than `gradient_bound`, however strange its cells: a clipping norm is easily chosen.
+    A record's gradient is never longer than `gradient_bound`, however strange its cells: a clipping
+    norm is easily chosen.
 
     Priors: component Normal(0, 1), base Normal(0, 3), deviations Normal(0, 1); all of them logits.
 
@@ -60,8 +64,8 @@ class MixtureOfProducts:
         result = dpsvi.run(dp.random.key(), twin.encode(table))
 
     Reference:
-        Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela and Kaski, "Privacy-preserving data sharing via probabilistic modeling",
-        Patterns 2(7), 2021.
+        Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela and Kaski, "Privacy-preserving data sharing via
+        probabilistic modeling", Patterns 2(7), 2021.
     """
 
     schema: Schema
@@ -75,7 +79,9 @@ class MixtureOfProducts:
     @functools.cached_property
     def levels(self) -> Levels:
         """The public levels of the columns."""
-        return Levels(self.schema.without_person() if self.schema.max_rows > 1 else self.schema, self.slices)
+        return Levels(
+            self.schema.without_person() if self.schema.max_rows > 1 else self.schema, self.slices
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -116,9 +122,9 @@ class MixtureOfProducts:
     def gradient_bound(self) -> float:
         """L2 bound on the gradient of any record: the square root of 4 times the number of columns, plus 2.
 
-        In the logits of a column it is a difference of two distributions over its levels, at most the square root of 2 long:
-        once for `base`, once for all the deviations together; and once for the components. R rows make it R times as long,
-        and their number is one more column.
+        In the logits of a column it is a difference of two distributions over its levels, at most
+        the square root of 2 long: once for `base`, once for all the deviations together; and once
+        for the components. R rows make it R times as long, and their number is one more column.
         """
         rows = self.schema.max_rows
         return math.sqrt(4 * (rows**2 * len(self.schema.columns) + (rows > 1)) + 2)
@@ -127,13 +133,18 @@ class MixtureOfProducts:
         """The NumPyro model.
 
         Args:
-            records: The level of each cell; an invalid level is ignored, and a row that begins with a negative one is padding.
+            records: The level of each cell; an invalid level is ignored, and a row that begins with
+                a negative one is padding.
         """
         sizes = self.sizes
         components = self.components
-        component = numpyro.sample("component", dist.Normal(0.0, 1.0).expand([components]).to_event(1))
+        component = numpyro.sample(
+            "component", dist.Normal(0.0, 1.0).expand([components]).to_event(1)
+        )
         base = numpyro.sample("base", dist.Normal(0.0, 3.0).expand([sum(sizes)]).to_event(1))
-        deviations = numpyro.sample("deviations", dist.Normal(0.0, 1.0).expand([components, sum(sizes)]).to_event(2))
+        deviations = numpyro.sample(
+            "deviations", dist.Normal(0.0, 1.0).expand([components, sum(sizes)]).to_event(2)
+        )
         kind = PersonsMixture if self.schema.max_rows > 1 else LevelsMixture
         mixture = kind(component, base + deviations, sizes)
         with numpyro.plate("data", records.shape[0]):
@@ -142,10 +153,13 @@ class MixtureOfProducts:
     def guide(self, *, seed: int = 0, spread: float = 0.5) -> AutoNormal:
         """Independent normals with different initial values for components: equal ones would stay equal.
 
-        They start from public random numbers of this `seed`, whose standard deviation, in logits, is `spread`.
+        They start from public random numbers of this `seed`, whose standard deviation, in logits,
+        is `spread`.
         """
         total = sum(self.sizes)
-        noise = np.random.default_rng(seed).standard_normal((self.components, total), dtype=np.float32)
+        noise = np.random.default_rng(seed).standard_normal(
+            (self.components, total), dtype=np.float32
+        )
         start = {
             "component": np.zeros(self.components, np.float32),
             "base": np.zeros(total, np.float32),
@@ -153,12 +167,15 @@ class MixtureOfProducts:
         }
         return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+    def draw(
+        self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
+    ) -> pyarrow.Table:
         """Draw a table of rows, or of persons where a person may have several rows, at one value of the latents.
 
-        The latents are one draw of each, without the leading axis of `posterior`. Each cell is within its column's bounds or
-        categories. Rows with impossible combinations of values (as declared in the schema) are drawn again. Rows of persons
-        have the schema's person column, with invented identifiers.
+        The latents are one draw of each, without the leading axis of `posterior`. Each cell is
+        within its column's bounds or categories. Rows with impossible combinations of values (as
+        declared in the schema) are drawn again. Rows of persons have the schema's person column,
+        with invented identifiers.
 
         Raises:
             ValueError: Hardly any row is possible at these latents.
@@ -183,20 +200,28 @@ class MixtureOfProducts:
             "values, or fit a model that is closer to the table"
         )
 
-    def _table(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+    def _table(
+        self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
+    ) -> pyarrow.Table:
         counts, logits = self._shares(latents, num_records, rng)
         order = rng.permutation(num_records)
         rows = np.stack([cells[order] for cells in self._cells(logits, counts, rng)], axis=1)
         return self.levels.decode(rows, rng)
 
-    def _persons(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+    def _persons(
+        self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
+    ) -> pyarrow.Table:
         counts, logits = self._shares(latents, num_records, rng)
         *_, number = self._cells(logits, counts, rng, first=len(self.schema.columns))
         number += 1
         # Rows in the order of components, and of persons in each.
         ends = np.cumsum(counts)
-        in_each = [int(number[end - count : end].sum()) for end, count in zip(ends, counts, strict=True)]
-        cells = np.stack(list(self._cells(logits, in_each, rng, last=len(self.schema.columns))), axis=1)
+        in_each = [
+            int(number[end - count : end].sum()) for end, count in zip(ends, counts, strict=True)
+        ]
+        cells = np.stack(
+            list(self._cells(logits, in_each, rng, last=len(self.schema.columns))), axis=1
+        )
         person = np.repeat(rng.permutation(num_records), number)
         order = np.argsort(person, kind="stable")
         import pyarrow
@@ -205,7 +230,9 @@ class MixtureOfProducts:
         mark = rng.bytes(6).hex()
         names = pyarrow.array([f"{mark}-{i}" for i in range(1, num_records + 1)])
         table = self.levels.decode(cells[order], rng)
-        return table.append_column(str(self.schema.person), names.take(pyarrow.array(person[order])))
+        return table.append_column(
+            str(self.schema.person), names.take(pyarrow.array(person[order]))
+        )
 
     def _shares(
         self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
@@ -236,5 +263,7 @@ class MixtureOfProducts:
             found = np.empty(total, np.int32)
             for k, (end, count) in enumerate(zip(ends, counts, strict=True)):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
-                found[end - count : end] = np.searchsorted(below[k, :-1], uniform[end - count : end], side="right")
+                found[end - count : end] = np.searchsorted(
+                    below[k, :-1], uniform[end - count : end], side="right"
+                )
             yield found

@@ -43,7 +43,8 @@ class DryRunRow:
         held: Share of the 90 % intervals that hold the true coefficient.
         score: The dry run's measure: median.
         best: The same of the truth.
-        use: Verdict on the use of the fit that half of the tables reach, as `Statement.use`; empty for twins.
+        use: Verdict on the use of the fit that half of the tables reach, as `Statement.use`; empty
+            for twins.
     """
 
     epsilon: float
@@ -64,7 +65,9 @@ class DryRunRow:
             return cls(
                 epsilon=epsilon,
                 ratio=float(np.nanmedian([outcome.ratio for outcome in outcomes])),
-                learned=float(np.mean(np.concatenate([outcome.learned for outcome in outcomes]) > _HALF)),
+                learned=float(
+                    np.mean(np.concatenate([outcome.learned for outcome in outcomes]) > _HALF)
+                ),
                 held=float(np.mean(np.concatenate([outcome.held for outcome in outcomes]))),
                 score=float(np.nanmedian([outcome.score for outcome in outcomes])),
                 best=float(np.nanmedian([outcome.best for outcome in outcomes])),
@@ -78,8 +81,9 @@ class DryRun:
 
     Attributes:
         method: The method in words.
-        measure: The name of the score: "AUC", "accuracy" or "R²" on new rows; of twins "distance of pairs", the mean total
-            variation distance of pairs of columns from the truth's, where 0 is best. Empty if there is none.
+        measure: The name of the score: "AUC", "accuracy" or "R²" on new rows; of twins "distance of
+            pairs", the mean total variation distance of pairs of columns from the truth's, where 0
+            is best. Empty if there is none.
         plan: The plan of the fit at the epsilon asked for.
         epsilon: As asked for.
         delta: At which all epsilons are.
@@ -104,12 +108,21 @@ class DryRun:
         """What to expect at the epsilon asked for."""
         found = next((row for row in self.rows if row.epsilon == self.epsilon), None)
         if found is None:
-            raise ValueError(f"The dry run was stopped before ε = {self.epsilon:g} was tried; rows has what was.")
+            raise ValueError(
+                f"The dry run was stopped before ε = {self.epsilon:g} was tried; rows has what was."
+            )
         return found
 
     def least(self, use: str) -> float | None:
         """The least epsilon of those tried whose fits reach a use; None if there is none."""
-        return next((row.epsilon for row in self.rows if row.use and USES.index(row.use) >= USES.index(use)), None)
+        return next(
+            (
+                row.epsilon
+                for row in self.rows
+                if row.use and USES.index(row.use) >= USES.index(use)
+            ),
+            None,
+        )
 
     def __str__(self) -> str:
         """The table, and the verdict."""
@@ -124,7 +137,8 @@ class DryRun:
             mark = "*" if row.epsilon == self.epsilon else " "
             cells = (
                 _shown(row.ratio, ".3g", 5),
-                _shown(100 * row.learned, ".0f", 5) + (" %" if math.isfinite(row.learned) else "  "),
+                _shown(100 * row.learned, ".0f", 5)
+                + (" %" if math.isfinite(row.learned) else "  "),
                 _shown(row.held, ".2f", 4),
                 _shown(row.score, ".3f", 8),
                 _shown(row.best, ".3f", 5),
@@ -136,7 +150,14 @@ class DryRun:
             lines += ["", "Stopped early: larger ε were not tried."]
         elif self.asked.use:
             use = f"Use at ε = {self.epsilon:g}: {self.asked.use.capitalize()}."
-            lines += ["", " ".join(filter(None, [use, self._enough(PREDICTION), self._enough(COEFFICIENTS), NARROWER]))]
+            lines += [
+                "",
+                " ".join(
+                    filter(
+                        None, [use, self._enough(PREDICTION), self._enough(COEFFICIENTS), NARROWER]
+                    )
+                ),
+            ]
         return "\n".join(lines)
 
     def _legend(self) -> list[str]:
@@ -145,10 +166,16 @@ class DryRun:
         if any(math.isfinite(row.ratio) for row in self.rows):
             found.append("Noise: its standard deviation over that of sampling.")
         if any(math.isfinite(row.held) for row in self.rows):
-            found.append("Learned: share of the coefficients that the data decide more than the prior.")
-            found.append("Held: share of the 90 % intervals that hold the invented table's true coefficient.")
+            found.append(
+                "Learned: share of the coefficients that the data decide more than the prior."
+            )
+            found.append(
+                "Held: share of the 90 % intervals that hold the invented table's true coefficient."
+            )
         if self.measure == PAIRS:
-            found.append("Distance: mean total variation distance of pairs of columns from the truth's; 0 is best.")
+            found.append(
+                "Distance: mean total variation distance of pairs of columns from the truth's; 0 is best."
+            )
         elif self.measure:
             found.append(f"{self.measure}: on new rows; best: of the truth.")
         return found
@@ -193,8 +220,20 @@ class DryRun:
             axes = Figure(figsize=(6, 4), layout="constrained").subplots()
         epsilons = [row.epsilon for row in self.rows]
         if self.measure:
-            axes.plot(epsilons, [row.score for row in self.rows], marker="o", color="0", label=self.measure)
-            axes.plot(epsilons, [row.best for row in self.rows], linestyle="--", color="0", label="of the truth")
+            axes.plot(
+                epsilons,
+                [row.score for row in self.rows],
+                marker="o",
+                color="0",
+                label=self.measure,
+            )
+            axes.plot(
+                epsilons,
+                [row.best for row in self.rows],
+                linestyle="--",
+                color="0",
+                label="of the truth",
+            )
         if any(math.isfinite(row.learned) for row in self.rows):
             learned = [row.learned for row in self.rows]
             axes.plot(epsilons, learned, marker="s", color="0.5", label="coefficients learned")
@@ -230,29 +269,35 @@ def dry_run(
 ) -> DryRun:
     """Fit invented tables at the epsilon asked for and at smaller and larger ones: no data, no budget.
 
-    Guarantee: nothing is computed from records. The schema's bounds and the model's prior are public, and there is no argument
-    that a table could be passed as: a schema or shapes say what is public, and arrays are refused.
+    Guarantee: nothing is computed from records. The schema's bounds and the model's prior are
+    public, and there is no argument that a table could be passed as: a schema or shapes say what is
+    public, and arrays are refused.
 
-    Each table has features within the schema's bounds, from distributions that are themselves drawn (standard normals for
-    shapes). For the regressions the weights are drawn in proportion to the prior and scaled, so that signals are strong, medium
-    and weak. For other models a truth is drawn from the prior and moved towards its middle, and the observations are drawn from
-    the model. The fits are those that the real table would get: private Newton for regressions and for models of one's own,
-    noisy moments for a line, noisy counts for twins, and else `DPSVI` with the default settings.
+    Each table has features within the schema's bounds, from distributions that are themselves drawn
+    (standard normals for shapes). For the regressions the weights are drawn in proportion to the
+    prior and scaled, so that signals are strong, medium and weak. For other models a truth is drawn
+    from the prior and moved towards its middle, and the observations are drawn from the model. The
+    fits are those that the real table would get: private Newton for regressions and for models of
+    one's own, noisy moments for a line, noisy counts for twins, and else `DPSVI` with the default
+    settings.
 
-    Tables with more than four million cells are stood for by fewer rows, with noise that is as large beside that of sampling by
-    rule of thumb. Scores, verdicts and the share of learned coefficients are then rather too low.
+    Tables with more than four million cells are stood for by fewer rows, with noise that is as
+    large beside that of sampling by rule of thumb. Scores, verdicts and the share of learned
+    coefficients are then rather too low.
 
     Args:
-        model: "logistic", "multinomial", "poisson", "negative-binomial" or "linear"; a NumPyro model as for `dp.fit`; or a
-            `MixtureOfProducts`, which has a schema of its own.
-        about: The schema of the table, for the regressions and for models that take `discreet.tables.encode`'s arrays; or a
-            shape for each argument of the model.
+        model: "logistic", "multinomial", "poisson", "negative-binomial" or "linear"; a NumPyro
+            model as for `dp.fit`; or a `MixtureOfProducts`, which has a schema of its own.
+        about: The schema of the table, for the regressions and for models that take
+            `discreet.tables.encode`'s arrays; or a shape for each argument of the model.
         num_records: Public number of records, at least 20.
         epsilon: The budget.
         delta: As in `NewtonPlan.calibrate`.
         guide: A guide of the model, which is then fitted in steps. None: the method's own.
-        share: Of a logistic target: a public guess of the share of the second category. None: a fifth to four fifths, mostly.
-        kept: Where the schema drops records (`missing = "drop"`): a public guess of the share that is kept. None: all.
+        share: Of a logistic target: a public guess of the share of the second category. None: a
+            fifth to four fifths, mostly.
+        kept: Where the schema drops records (`missing = "drop"`): a public guess of the share that
+            is kept. None: all.
         seed: Seed of the tables and the noise, neither of which is secret here.
         progress_bar: Show progress after two seconds.
 
@@ -260,7 +305,8 @@ def dry_run(
         What to expect at each epsilon. Ctrl-C ends with the rows so far, if there are any.
 
     Raises:
-        ValueError: An argument is out of range, the schema's bounds were taken from data, or no table can be invented.
+        ValueError: An argument is out of range, the schema's bounds were taken from data, or no
+            table can be invented.
         TypeError: A table in the place of its description.
 
     >>> from discreet.tabular.tables import schema_from_bounds
@@ -272,7 +318,12 @@ def dry_run(
     require("threadpoolctl", extra="tables", what="A dry run")
     from threadpoolctl import threadpool_limits
 
-    integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
+    integer(
+        "num_records",
+        num_records,
+        least=20,
+        hint="Nothing can be learnt from fewer records under privacy.",
+    )
     positive("epsilon", epsilon)
     delta = suggest(num_records=num_records).delta if delta is None else delta
     trial = trial_for(model, about, Terms(num_records, delta, seed, share, kept), guide)
@@ -283,7 +334,13 @@ def dry_run(
     rows = []
     complete = False
     disable = None if progress_bar else True
-    bar = tqdm(total=len(epsilons) * trial.num_tables, desc="dry run", unit="fit", delay=2.0, disable=disable)
+    bar = tqdm(
+        total=len(epsilons) * trial.num_tables,
+        desc="dry run",
+        unit="fit",
+        delay=2.0,
+        disable=disable,
+    )
     # Its matrices are small: threads that wait for each other take five times as long.
     with threadpool_limits(1, user_api="blas"), bar, contextlib.suppress(KeyboardInterrupt):
         for other in epsilons:

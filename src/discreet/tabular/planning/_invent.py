@@ -1,9 +1,10 @@
 """Invented tables, for fits that must not read records.
 
-Features are drawn within the schema's public bounds, from distributions that are themselves drawn. For a model, a truth is drawn
-from its prior, and the observations from the model given both. A wide prior gives tables that nobody has (targets that are all
-alike or far outside their bounds), so a truth is taken whose target keeps to its public bounds. Nothing here takes a table: a
-`Template` is made of a schema or of shapes.
+Features are drawn within the schema's public bounds, from distributions that are themselves drawn.
+For a model, a truth is drawn from its prior, and the observations from the model given both. A wide
+prior gives tables that nobody has (targets that are all alike or far outside their bounds), so a
+truth is taken whose target keeps to its public bounds. Nothing here takes a table: a `Template` is
+made of a schema or of shapes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _USUAL = 0.9
 """A target with one value in a larger share of the rows says little."""
 _TOLERATED = 0.02
 _MOST_CERTAIN = 60.0
-"""Up to so many pseudo-observations behind a column's beta distribution: numbers in the middle then spread over an eighth of
-half their bounds, as measurements do whose public bounds allow for outliers."""
+"""Up to so many pseudo-observations behind a column's beta distribution: numbers in the middle then
+spread over an eighth of half their bounds, as measurements do whose public bounds allow for
+outliers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +48,13 @@ class Template:
 
     # (rng, rows) to the arguments, arrays with `rows` along the leading axis
     draw: Callable[[np.random.Generator, int], list[np.ndarray]]
-    limits: tuple[Limits, ...]  # For each argument, the bounds that few invented numbers may exceed; None: no bounds
+    limits: tuple[
+        Limits, ...
+    ]  # For each argument, the bounds that few invented numbers may exceed; None: no bounds
     discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
-    mask: int | None = None  # The argument that says which rows a person has, where a record is a person with several
+    mask: int | None = (
+        None  # The argument that says which rows a person has, where a record is a person with several
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +88,13 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
         )
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        made = (rng.standard_normal if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros for x in shapes)
-        return [make((rows, *x.shape[1:])).astype(x.dtype) for make, x in zip(made, shapes, strict=True)]
+        made = (
+            rng.standard_normal if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros
+            for x in shapes
+        )
+        return [
+            make((rows, *x.shape[1:])).astype(x.dtype) for make, x in zip(made, shapes, strict=True)
+        ]
 
     return Template(draw, (None,) * len(shapes), (False,) * len(shapes))
 
@@ -136,8 +147,9 @@ def _features(
 ) -> Float[np.ndarray, "record feature"]:
     """A column as `discreet.tables.encode` encodes it, with cells from a distribution that is itself drawn.
 
-    Numbers fill some part of their bounds (a beta distribution of random middle and width); of categories some are rare. The
-    cells are ordered as a normal variable that has a random correlation with `common`, so that columns are correlated.
+    Numbers fill some part of their bounds (a beta distribution of random middle and width); of
+    categories some are rare. The cells are ordered as a normal variable that has a random
+    correlation with `common`, so that columns are correlated.
     """
     rows = len(common)
     share = rng.uniform(-1, 1)
@@ -146,7 +158,9 @@ def _features(
         middle = rng.uniform(0.1, 0.9)
         certainty = np.exp(rng.uniform(np.log(2), np.log(_MOST_CERTAIN)))
         block = np.empty((rows, 1))
-        block[order, 0] = 2 * np.sort(rng.beta(middle * certainty, (1 - middle) * certainty, rows)) - 1
+        block[order, 0] = (
+            2 * np.sort(rng.beta(middle * certainty, (1 - middle) * certainty, rows)) - 1
+        )
     else:
         size = len(column.categories)
         drawn = np.empty(rows, int)
@@ -154,7 +168,9 @@ def _features(
         if column.kind is Kind.CATEGORICAL:
             block = np.eye(size)[drawn]
         else:
-            block = np.linspace(-1.0 if column.kind is Kind.ORDERED else 0.0, 1.0, size)[drawn, None]
+            block = np.linspace(-1.0 if column.kind is Kind.ORDERED else 0.0, 1.0, size)[
+                drawn, None
+            ]
     if column.missing is Missing.INDICATOR:
         missing = rng.random(rows) < rng.uniform(0, 0.2)
         block[missing] = 0
@@ -174,7 +190,9 @@ def weights_of(
     return np.clip((low + (high - low) * (cells + 1) / 2) / high, 0, 1).reshape(shape)
 
 
-def _place_of(observed: np.ndarray, name: str, arguments: Sequence[np.ndarray], mask: np.ndarray | None) -> int:
+def _place_of(
+    observed: np.ndarray, name: str, arguments: Sequence[np.ndarray], mask: np.ndarray | None
+) -> int:
     """The position of the argument that equals what is observed at a site, in all rows that exist."""
     there = ... if mask is None else mask
     for place, argument in enumerate(arguments):
@@ -205,7 +223,9 @@ class Unobserved(Messenger):
 class Inventor:
     """Draw truths and tables from a model."""
 
-    def __init__(self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray) -> None:
+    def __init__(
+        self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray
+    ) -> None:
         """Find what the model observes, and draw from its prior; ValueError where no table can be drawn from it."""
         self.model = model
         self.template = template
@@ -233,7 +253,8 @@ class Inventor:
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
         """Draw a table whose target lies within its public bounds and takes several values, if the prior has any.
 
-        `strength` is the factor by which the truth is shrunk towards the mean of the prior; 1: not at all.
+        `strength` is the factor by which the truth is shrunk towards the mean of the prior; 1: not
+        at all.
         """
         rng = np.random.default_rng(seed)
         key = jax.random.key(seed)
@@ -250,21 +271,30 @@ class Inventor:
             # Of rows that no person has, nothing is judged, and nothing is observed.
             there = ... if mask is None else (slice(None), mask[:_ROWS_TO_JUDGE])
             tried = {at: np.asarray(x)[there] for at, x in self._try(candidates, few, key).items()}
-            silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
+            silly = np.array(
+                [self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)]
+            )
             # The first that is not silly, or the least silly one.
             best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
-        drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
+        drawn, truth = self._observations(
+            {name: x[best] for name, x in candidates.items()}, features, key
+        )
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
         for i in drawn:
             if mask is not None:
-                complete[i] = np.where(mask.reshape(mask.shape + (1,) * (complete[i].ndim - 2)), complete[i], 0)
-        return InventedTable([x[:num_rows] for x in complete], [x[num_rows:] for x in complete], truth)
+                complete[i] = np.where(
+                    mask.reshape(mask.shape + (1,) * (complete[i].ndim - 2)), complete[i], 0
+                )
+        return InventedTable(
+            [x[:num_rows] for x in complete], [x[num_rows:] for x in complete], truth
+        )
 
     def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
         """True if any draw is acceptable, as levels are. Trying candidates takes seconds of compilation."""
         template = self.template
         return not any(template.discrete) and all(
-            limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
+            limits is None and x.dtype.kind == "i"
+            for limits, x in zip(template.limits, features, strict=True)
         )
 
     def _silliness(self, observed: dict[int, Array]) -> float:
@@ -278,10 +308,14 @@ class Inventor:
             if limits is not None:
                 worst += float(np.mean((values < limits[0]) | (values > limits[1])))
             if self.template.discrete[place]:
-                worst += max(0.0, np.unique(values, return_counts=True)[1].max() / len(values) - _USUAL)
+                worst += max(
+                    0.0, np.unique(values, return_counts=True)[1].max() / len(values) - _USUAL
+                )
         return worst
 
-    def _trace(self, key: PRNGKeyArray, arguments: Sequence[Any], u: dict[str, Array]) -> dict[str, Any]:
+    def _trace(
+        self, key: PRNGKeyArray, arguments: Sequence[Any], u: dict[str, Array]
+    ) -> dict[str, Any]:
         def from_u(site: dict[str, Any]) -> Any:
             if site["type"] == "sample" and site["name"] in u:
                 return biject_to(site["fn"].support)(u[site["name"]])
@@ -293,8 +327,8 @@ class Inventor:
     def _find_observed(self, arguments: Sequence[np.ndarray], key: PRNGKeyArray) -> dict[str, int]:
         """The position of the argument that is observed at each site.
 
-        A model may convert what it observes (classes to integers), or set the padding of persons with several rows to zero: such
-        arrays are found by values that no two cells share.
+        A model may convert what it observes (classes to integers), or set the padding of persons
+        with several rows to zero: such arrays are found by values that no two cells share.
         """
         same: dict[str, int | None] = {}
 
@@ -302,7 +336,9 @@ class Inventor:
             unobserved = Unobserved(self.model)
             trace_of(handlers.seed(unobserved, key), *arguments)
             for name, x in unobserved.passed.items():
-                same[name] = next((place for place, argument in enumerate(arguments) if argument is x), None)
+                same[name] = next(
+                    (place for place, argument in enumerate(arguments) if argument is x), None
+                )
             return {name: jnp.asarray(x) for name, x in unobserved.passed.items()}
 
         jax.eval_shape(passed, arguments)
@@ -324,12 +360,17 @@ class Inventor:
 
         def one(key: PRNGKeyArray) -> dict[str, Array]:
             trace = self._trace(key, arguments, {})
-            return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latents}
+            return {
+                name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"])
+                for name in self.latents
+            }
 
         return jax.vmap(one)(jax.random.split(key, _PRIOR_DRAWS))
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _try(self, candidates: dict[str, Array], arguments: list[Array], key: PRNGKeyArray) -> dict[int, Array]:
+    def _try(
+        self, candidates: dict[str, Array], arguments: list[Array], key: PRNGKeyArray
+    ) -> dict[int, Array]:
         """Observations under each of several truths."""
 
         def one(u: dict[str, Array], key: PRNGKeyArray) -> dict[int, Array]:
@@ -345,4 +386,6 @@ class Inventor:
         trace = self._trace(key, arguments, u)
         drawn = {place: trace[name]["value"] for name, place in self.observed.items()}
         latents = {name: trace[name]["value"] for name in self.latents}
-        return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}, latents
+        return {
+            place: value.astype(arguments[place].dtype) for place, value in drawn.items()
+        }, latents

@@ -1,7 +1,8 @@
 """Fits of invented tables: for each kind of model the method that would fit it, and what its result is worth beside the truth.
 
-A `Trial` is one kind. It invents its tables once, and `fit` fits one of them at an epsilon. Private Newton's fits are the same
-algorithm without what protects records (`newton.fit_invented`), so another epsilon compiles nothing; others run as they are.
+A `Trial` is one kind. It invents its tables once, and `fit` fits one of them at an epsilon. Private
+Newton's fits are the same algorithm without what protects records (`newton.fit_invented`), so
+another epsilon compiles nothing; others run as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from discreet._numpyro import trace_of
 from discreet._validate import real, require
 from discreet.methods.inference import DPSVI, NoPointError, starting_objective
 from discreet.methods.moments import MomentsPlan, fit_moments
-from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, names_of_latents
+from discreet.methods.newton import (
+    ModelPlan,
+    NewtonPlan,
+    fit_invented,
+    fit_invented_model,
+    names_of_latents,
+)
 from discreet.privacy import random
 from discreet.privacy.sampling import PoissonSampling
 from discreet.tabular.marginals import (
@@ -53,7 +60,12 @@ from discreet.tabular.tables import Kind, Schema
 
 LINEAR = "linear"
 SCATTERED = "negative-binomial"
-FAMILIES = {"logistic": "binary", "multinomial": "classes", "poisson": "counts", SCATTERED: "counts"}
+FAMILIES = {
+    "logistic": "binary",
+    "multinomial": "classes",
+    "poisson": "counts",
+    SCATTERED: "counts",
+}
 """The regressions that private Newton fits, by their names on the command line, and their families."""
 KINDS = {
     "logistic": Kind.BINARY,
@@ -74,7 +86,9 @@ _STRENGTHS = (1.0, 0.5, 0.25)
 """Factors by which a truth is moved towards the middle of the prior."""
 _EXPLAINED = (0.9, 0.5, 0.1)
 """The part of a target's variance that a line explains."""
-_MOST_TABLES = 4  # of each strength; one of 20 features and more, since each has its share in what is counted
+_MOST_TABLES = (
+    4  # of each strength; one of 20 features and more, since each has its share in what is counted
+)
 _NEW_ROWS = 2_000
 _MOST_CELLS = 2**22
 _MOST_LEVELS = 2**26
@@ -89,7 +103,9 @@ class Outcome(NamedTuple):
 
     use: str  # The verdict of the fit, as `Statement.use`
     ratio: float = math.nan  # Standard deviation of the privacy noise over that of sampling
-    learned: np.ndarray = _NOTHING  # For each coefficient, the share of the prior's variance that is gone
+    learned: np.ndarray = (
+        _NOTHING  # For each coefficient, the share of the prior's variance that is gone
+    )
     held: np.ndarray = _NOTHING  # For each, whether its 90 % interval holds the truth
     score: float = math.nan  # The trial's measure, on new rows or against the truth
     best: float = math.nan  # The same of the truth
@@ -158,7 +174,9 @@ class Regression(Trial):
 
     method = "Private Newton"
 
-    def __init__(self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False) -> None:
+    def __init__(
+        self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False
+    ) -> None:
         self.template = template_of(schema)
         self.family = family
         self.scattered = scattered  # counts vary more than Poisson's
@@ -166,14 +184,18 @@ class Regression(Trial):
         self.drops = bool(schema.drops) and schema.max_rows == 1
         self.schema = schema
         target = schema.target_column
-        self.num_classes = len(target.categories) if family == "classes" and target is not None else 2
+        self.num_classes = (
+            len(target.categories) if family == "classes" and target is not None else 2
+        )
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
         super().__init__(terms, self.max_rows * self.num_features)
         self.measure = {"binary": AUC, "classes": ACCURACY, "counts": R_SQUARED}[family]
         times = min(_MOST_TABLES, max(1, 20 // self.num_features))
         spreads = [spread for spread in _SPREADS[family] for _ in range(times)]
         self.num_tables = len(spreads)
-        self.tables = [self._table(spread, self._rng(number)) for number, spread in enumerate(spreads)]
+        self.tables = [
+            self._table(spread, self._rng(number)) for number, spread in enumerate(spreads)
+        ]
         self.note = self._assumed()
 
     def _assumed(self) -> str:
@@ -189,7 +211,9 @@ class Regression(Trial):
         shares = means
         if self.family == "classes":
             which = "rarest"
-            shares = [np.bincount(y.astype(int), minlength=self.num_classes).min() / len(y) for y in rows]
+            shares = [
+                np.bincount(y.astype(int), minlength=self.num_classes).min() / len(y) for y in rows
+            ]
         given = " (give its share)" * (self.family == "binary")
         return (
             f"The {which} category of the target has {100 * min(shares):.3g} to {100 * max(shares):.3g} % of the invented "
@@ -222,7 +246,11 @@ class Regression(Trial):
         )
         away = np.abs(found.mean - table.truth) / np.sqrt(np.diag(found.covariance))
         size = self.num_features + 1
-        truth = table.truth if self.family != "classes" else table.truth.reshape(self.num_classes, size).T
+        truth = (
+            table.truth
+            if self.family != "classes"
+            else table.truth.reshape(self.num_classes, size).T
+        )
         return Outcome(
             use=found.statement.use,
             ratio=found.ratio,
@@ -237,7 +265,8 @@ class Regression(Trial):
         x, _, *mask = self.template.draw(rng, self.num_rows + _NEW_ROWS)
         there = mask[0] if mask else np.ones(x.shape[:-1], bool)
         rows = np.asarray(x[there], np.float64)
-        # As the prior: a level's weight has one scale, another's is over the column's standard deviation.
+        # As the prior: a level's weight has one scale, another's is over the column's standard
+        # deviation.
         is_level = np.asarray(np.isin(rows, (0, 1)).all(axis=0))
         sds = np.where(is_level, 1.0, np.maximum(rows.std(axis=0), 1e-3))
         outputs = self.num_classes if self.family == "classes" else 1
@@ -257,7 +286,9 @@ class Regression(Trial):
         if self.terms.share is not None:
             centred = (rows - rows.mean(axis=0)) @ weights[:, 0]
             share = self.terms.share
-            middle = np.array([brentq(lambda middle: expit(middle + centred).mean() - share, -100, 100)])
+            middle = np.array(
+                [brentq(lambda middle: expit(middle + centred).mean() - share, -100, 100)]
+            )
         intercept = middle - rows.mean(axis=0) @ weights
         predictor = intercept + np.asarray(x, np.float64) @ weights
         if self.family == "classes":
@@ -266,7 +297,10 @@ class Regression(Trial):
             y = rng.random(x.shape[:-1]) < expit(predictor[..., 0])
         else:
             mean = np.exp(np.minimum(predictor[..., 0], 20.0))
-            y = np.clip(rng.poisson(mean * rng.exponential(size=mean.shape) if self.scattered else mean), *limits)
+            y = np.clip(
+                rng.poisson(mean * rng.exponential(size=mean.shape) if self.scattered else mean),
+                *limits,
+            )
         y = np.where(there, y, 0).astype(np.float64)
         old = np.s_[: self.num_rows]
         new = np.s_[self.num_rows :]
@@ -307,7 +341,9 @@ class RegressionTable:
         intercept = intercept[:_MOST_DRAWS]
         if self.family == "classes":
             predictor = intercept[None] + np.einsum("nf,dfk->ndk", self.new_x, weights)
-            return float(np.mean(softmax(predictor, axis=-1).mean(axis=1).argmax(axis=-1) == self.new_y))
+            return float(
+                np.mean(softmax(predictor, axis=-1).mean(axis=1).argmax(axis=-1) == self.new_y)
+            )
         predictor = intercept + self.new_x @ weights.T
         if self.family == "binary":
             return prediction_score(self.new_y, expit(predictor).mean(axis=1))[1]
@@ -337,7 +373,9 @@ class Line(Trial):
         self.template = template_of(schema)
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
         super().__init__(terms, self.num_features)
-        self.tables = [self._table(explained, self._rng(number)) for number, explained in enumerate(_EXPLAINED)]
+        self.tables = [
+            self._table(explained, self._rng(number)) for number, explained in enumerate(_EXPLAINED)
+        ]
 
     def plan(self, epsilon: float) -> MomentsPlan:
         return MomentsPlan.calibrate(
@@ -412,7 +450,9 @@ class OfModel(Trial):
         strengths = list(strengths) * min(self.most_times, max(1, 12 // self.inventor.size))
         self.num_tables = len(strengths)
         self.tables = [
-            self._with_gaps(self.inventor.table(strength, self.num_rows, _NEW_ROWS, terms.seed + number), number)
+            self._with_gaps(
+                self.inventor.table(strength, self.num_rows, _NEW_ROWS, terms.seed + number), number
+            )
             for number, strength in enumerate(strengths)
         ]
         self.site, self.measure = self._measure()
@@ -422,18 +462,29 @@ class OfModel(Trial):
         kept = self._gaps(self._rng(number))
         if kept is None:
             return table
-        rows = [np.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan).astype(np.float32) for x in table.rows]
+        rows = [
+            np.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan).astype(np.float32)
+            for x in table.rows
+        ]
         return dataclasses.replace(table, rows=rows)
 
     def _measure(self) -> tuple[str, str]:
         """The site whose mean is predicted, and the score's name; empty where no site has a number for each row."""
         table = self.tables[0]
         axes = 1 if self.template.mask is None else 2
-        sites = [name for name, place in self.inventor.observed.items() if table.held_out[place].ndim == axes]
-        measure, _ = self._scored(sites[0], table.truth, table) if len(sites) == 1 else ("", math.nan)
+        sites = [
+            name
+            for name, place in self.inventor.observed.items()
+            if table.held_out[place].ndim == axes
+        ]
+        measure, _ = (
+            self._scored(sites[0], table.truth, table) if len(sites) == 1 else ("", math.nan)
+        )
         return (sites[0], measure) if measure else ("", "")
 
-    def _scored(self, site: str, values: Mapping[str, Any], table: InventedTable) -> tuple[str, float]:
+    def _scored(
+        self, site: str, values: Mapping[str, Any], table: InventedTable
+    ) -> tuple[str, float]:
         """The name of a site's score, and the score; empty and NaN where it has none."""
         target = table.held_out[self.inventor.observed[site]]
         predicted = self._means(site, values, table)
@@ -442,13 +493,19 @@ class OfModel(Trial):
         there = ... if self.template.mask is None else table.held_out[self.template.mask]
         return prediction_score(target[there], predicted[there])
 
-    def _means(self, site: str, values: Mapping[str, Any], table: InventedTable) -> np.ndarray | None:
+    def _means(
+        self, site: str, values: Mapping[str, Any], table: InventedTable
+    ) -> np.ndarray | None:
         """The expected value of each new row; None where the model has none given the latents alone."""
         seeded = handlers.seed(self.model, jax.random.key(0))
         trace = trace_of(handlers.substitute(seeded, data=dict(values)), *table.held_out)
-        latents = {name for name, at in trace.items() if at["type"] == "sample" and not at["is_observed"]}
+        latents = {
+            name for name, at in trace.items() if at["type"] == "sample" and not at["is_observed"]
+        }
         try:
-            return np.asarray(trace[site]["fn"].mean, np.float64) if latents <= values.keys() else None
+            return (
+                np.asarray(trace[site]["fn"].mean, np.float64) if latents <= values.keys() else None
+            )
         except (NotImplementedError, AttributeError):
             return None
 
@@ -475,7 +532,9 @@ class OwnModel(OfModel):
         return trial
 
     def plan(self, epsilon: float) -> ModelPlan:
-        return ModelPlan.calibrate(epsilon=epsilon, delta=self.terms.delta, num_records=self.terms.num_records)
+        return ModelPlan.calibrate(
+            epsilon=epsilon, delta=self.terms.delta, num_records=self.terms.num_records
+        )
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
@@ -502,7 +561,12 @@ class InSteps(OfModel):
     method = "A fit in steps"
 
     def __init__(
-        self, model: Any, template: Template, terms: Terms, guide: Callable[..., Any] | None = None, note: str = ""
+        self,
+        model: Any,
+        template: Template,
+        terms: Terms,
+        guide: Callable[..., Any] | None = None,
+        note: str = "",
     ) -> None:
         self.note = note
         self.settings: Defaults = defaults_for(model)
@@ -510,7 +574,9 @@ class InSteps(OfModel):
         self.terms = terms
         self.twin = model if isinstance(model, MixtureOfProducts) else None
         example = template.draw(np.random.default_rng(terms.seed), 8)
-        start = starting_objective(self._dpsvi(self.plan(1.0)), jax.random.key(terms.seed), *example)
+        start = starting_objective(
+            self._dpsvi(self.plan(1.0)), jax.random.key(terms.seed), *example
+        )
         latents = start.structure.global_latents
         function: Any = getattr(model, "model", model)
         super().__init__(function, template, latents, terms, _STRENGTHS[1:2])
@@ -531,10 +597,15 @@ class InSteps(OfModel):
         plan = self.plan(epsilon)
         # Batches as large as in a table of all records, with as much noise.
         rate = min(1.0, plan.rate * plan.num_records / self.num_rows)
-        plan = dataclasses.replace(plan, num_records=self.num_rows, sampling=PoissonSampling(rate=rate))
+        plan = dataclasses.replace(
+            plan, num_records=self.num_rows, sampling=PoissonSampling(rate=rate)
+        )
         key = random.key(self._noise_seed(number))
         found = self._dpsvi(plan).run(key, *table.rows, progress_bar=False)
-        values = {name: np.asarray(draws).mean(axis=0) for name, draws in found.posterior(key, _MOST_DRAWS).items()}
+        values = {
+            name: np.asarray(draws).mean(axis=0)
+            for name, draws in found.posterior(key, _MOST_DRAWS).items()
+        }
         if self.twin is not None:
             return Outcome("", score=distance_of_pairs(self.twin, values, table.truth))
         best = self._score(table.truth, table)
@@ -549,7 +620,9 @@ class Twin(OfModel):
     def __init__(self, model: MixtureOfProducts, terms: Terms) -> None:
         self.twin = twin = dataclasses.replace(model, schema=model.schema.without_person())
         latents = ("component", "base", "deviations")
-        super().__init__(twin.model, template_of_twin(twin), latents, terms, _STRENGTHS[1:2], _MOST_LEVELS)
+        super().__init__(
+            twin.model, template_of_twin(twin), latents, terms, _STRENGTHS[1:2], _MOST_LEVELS
+        )
         self.measure = PAIRS
 
     def plan(self, epsilon: float) -> MarginalsPlan:
@@ -573,27 +646,51 @@ class Twin(OfModel):
         firsts = np.cumsum((0, *plan.levels.sizes[:-1]))
         exact = times * numbers @ np.bincount((levels + firsts).ravel(), minlength=numbers.shape[1])
         noise = plan.noise / np.repeat(plan.sum_weights, 2) * rng.standard_normal(len(numbers))
-        released = Marginals(plan, np.concatenate(counts), plan.state(reproducible=True), exact + noise)
+        released = Marginals(
+            plan, np.concatenate(counts), plan.state(reproducible=True), exact + noise
+        )
         _, found = fit_twins(released, components=self.twin.components)
         values = {name: draws[0] for name, draws in found.latents.items()}
         return Outcome(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))
 
 
-def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None = None) -> Trial:
+def trial_for(
+    model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None = None
+) -> Trial:
     """The trial of a model, by the method that fits it."""
     drops = isinstance(about, Schema) and bool(about.drops) and about.max_rows == 1
     if terms.share is not None:
         if model != "logistic":
-            raise ValueError("share is that of the second category of a target of logistic: leave it out")
+            raise ValueError(
+                "share is that of the second category of a target of logistic: leave it out"
+            )
         least = 1 / terms.num_records
-        real("share", terms.share, least, 1 - least, hint="It is a public guess of how usual the second category is.")
+        real(
+            "share",
+            terms.share,
+            least,
+            1 - least,
+            hint="It is a public guess of how usual the second category is.",
+        )
     if terms.kept is not None:
         if not drops:
-            raise ValueError(f"kept is the share of records that a schema does not drop: {_none_dropped(model, about)}")
-        real("kept", terms.kept, 1 / terms.num_records, 1, hint="It is a public guess of the share with a target.")
+            raise ValueError(
+                f"kept is the share of records that a schema does not drop: {_none_dropped(model, about)}"
+            )
+        real(
+            "kept",
+            terms.kept,
+            1 / terms.num_records,
+            1,
+            hint="It is a public guess of the share with a target.",
+        )
     trial = _trial_for(model, about, terms, guide)
     if drops:
-        given = "" if terms.kept is None else f"Of the invented records {100 * terms.kept:.3g} % are kept, as given."
+        given = (
+            ""
+            if terms.kept is None
+            else f"Of the invented records {100 * terms.kept:.3g} % are kept, as given."
+        )
         trial.note = " ".join(filter(None, [trial.note, given or WITHOUT_GAPS]))
     return trial
 
@@ -611,7 +708,11 @@ def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] |
     if isinstance(model, MixtureOfProducts):
         if about is not None:
             raise ValueError("A MixtureOfProducts has a schema of its own: leave about out")
-        return Twin(model, terms) if counts_suffice(model.schema) else InSteps(model, template_of_twin(model), terms)
+        return (
+            Twin(model, terms)
+            if counts_suffice(model.schema)
+            else InSteps(model, template_of_twin(model), terms)
+        )
     if isinstance(model, str):
         return _regression(model, about, terms)
     if isinstance(about, Schema) and about.weight is not None:
@@ -636,9 +737,13 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
     template = template_of(schema)  # refuses what is no schema
     target = schema.target_column
     if target is None:
-        raise ValueError(f"{name} explains a target, and the schema has none: name it in the schema")
+        raise ValueError(
+            f"{name} explains a target, and the schema has none: name it in the schema"
+        )
     if target.kind is not KINDS[name]:
-        raise ValueError(f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}")
+        raise ValueError(
+            f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}"
+        )
     if name == LINEAR and schema.max_rows > 1 and schema.weight is not None:
         raise ValueError(
             f"A line of persons with several rows is fitted in steps, which count each row once: take the weight "
@@ -652,7 +757,9 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
 
 
-def prediction_score(target: np.ndarray, predicted: Float[np.ndarray, " record"]) -> tuple[str, float]:
+def prediction_score(
+    target: np.ndarray, predicted: Float[np.ndarray, " record"]
+) -> tuple[str, float]:
     """AUC of a target of 0 and 1, R² of another; NaN where it is undefined.
 
     >>> prediction_score(np.array([0.0, 1.0, 1.0]), np.array([0.1, 0.7, 0.4]))
@@ -672,16 +779,24 @@ def prediction_score(target: np.ndarray, predicted: Float[np.ndarray, " record"]
     return name, float(1 - residual / np.sum(np.square(target - target.mean())))
 
 
-def distance_of_pairs(twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Array]) -> float:
+def distance_of_pairs(
+    twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Array]
+) -> float:
     """Mean total variation distance of pairs of columns between two mixtures; of single columns, if there is only one."""
     firsts = np.cumsum((0, *twin.levels.sizes))
     columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
     (one, two), (true_one, true_two) = (_marginals(values, columns) for values in (latents, truth))
-    pairs = [np.abs(two - true_two)[a, b].sum() / 2 for i, a in enumerate(columns) for b in columns[i + 1 :]]
+    pairs = [
+        np.abs(two - true_two)[a, b].sum() / 2
+        for i, a in enumerate(columns)
+        for b in columns[i + 1 :]
+    ]
     return float(np.mean(pairs or [np.abs(one - true_one)[at].sum() / 2 for at in columns]))
 
 
-def _marginals(latents: Mapping[str, Any], columns: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
+def _marginals(
+    latents: Mapping[str, Any], columns: Sequence[slice]
+) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the levels, and of pairs of levels, in a mixture of products."""
     component = np.asarray(latents["component"], np.float64)
     logits = np.asarray(latents["base"], np.float64) + np.asarray(latents["deviations"], np.float64)

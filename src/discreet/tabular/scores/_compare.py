@@ -1,10 +1,12 @@
 """The comparison of several fits on held-out records: one Gaussian release of sums of differences of their log densities.
 
-Let l be the log densities of one record's target under K fits, less their mean over the fits, times sqrt(2) / B for a public
-bound B, and u the same, cut to the length 1: of two fits this clips their difference to [-B, B]. A record adds 1 / 2, whether it
-was cut (1 / 2 or 0), u, and the products u u' / 2, of which those of different fits are stored once, times sqrt(2). Whatever the
-number of fits, that is a vector of norm at most sqrt(1/4 + 1/4 + 1 + 1/4). So differences cost less noise than scores of each
-fit, and more fits add none. The products tell how much differences vary over records: the sampling error.
+Let l be the log densities of one record's target under K fits, less their mean over the fits, times
+sqrt(2) / B for a public bound B, and u the same, cut to the length 1: of two fits this clips their
+difference to [-B, B]. A record adds 1 / 2, whether it was cut (1 / 2 or 0), u, and the products u
+u' / 2, of which those of different fits are stored once, times sqrt(2). Whatever the number of
+fits, that is a vector of norm at most sqrt(1/4 + 1/4 + 1 + 1/4). So differences cost less noise
+than scores of each fit, and more fits add none. The products tell how much differences vary over
+records: the sampling error.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ class ComparisonPlan(GaussianPlan):
 
     Attributes:
         num_fits: Number of fits, 2 to 20.
-        max_difference: B, the bound on a record's difference of two log densities, in nats, 1e-6 to 1e6; larger ones count as
-            that. Of more fits the differences from their mean are shortened together.
+        max_difference: B, the bound on a record's difference of two log densities, in nats, 1e-6 to
+            1e6; larger ones count as that. Of more fits the differences from their mean are
+            shortened together.
         noise_multiplier: Standard deviation of the noise on the sums, divided by `sensitivity`.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -67,9 +70,17 @@ class ComparisonPlan(GaussianPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        integer("num_fits", self.num_fits, 2, _MOST_FITS, hint="Compare a few fits, each with a name.")
+        integer(
+            "num_fits", self.num_fits, 2, _MOST_FITS, hint="Compare a few fits, each with a name."
+        )
         # Within these, no square of a difference overflows.
-        real("max_difference", self.max_difference, 1e-6, 1e6, hint="1 nat is a density 2.7 times as large.")
+        real(
+            "max_difference",
+            self.max_difference,
+            1e-6,
+            1e6,
+            hint="1 nat is a density 2.7 times as large.",
+        )
         integer("max_rows", self.max_rows, most=2**20)
 
     @classmethod
@@ -104,7 +115,8 @@ class ComparisonPlan(GaussianPlan):
     @property
     def sensitivity(self) -> float:
         """C: the sums of one record are at most so long."""
-        # Records, those that were cut, differences, products. The last factor has room for rounding.
+        # Records, those that were cut, differences, products. The last factor has room for
+        # rounding.
         return self.max_rows * math.sqrt(0.25 + 0.25 + 1 + 0.25) * (1 + 2.0**-16)
 
     @property
@@ -140,7 +152,9 @@ class ComparisonPlan(GaussianPlan):
                 "max_rows": self.max_rows,
                 "max_difference": self.max_difference,
             },
-            released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
+            released=[
+                f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"
+            ],
             public=["The plan: the bound and the noise", "The fits that were compared"],
             not_covered=[
                 "Log densities that depend in their last bits on the other rows of a batch, or on their place in it.",
@@ -153,7 +167,9 @@ class ComparisonPlan(GaussianPlan):
         )
 
 
-def difference_terms(plan: ComparisonPlan, densities: Float[np.ndarray, "row fit"]) -> Int[np.ndarray, "row sum"]:
+def difference_terms(
+    plan: ComparisonPlan, densities: Float[np.ndarray, "row fit"]
+) -> Int[np.ndarray, "row sum"]:
     """The contribution of each row, in units of 1 / ONE; see the head of this file. What is no number is the worst."""
     known = np.nan_to_num(densities, nan=_WORST, neginf=_WORST, posinf=-_WORST)
     known = np.clip(known, _WORST, -_WORST)
@@ -162,7 +178,9 @@ def difference_terms(plan: ComparisonPlan, densities: Float[np.ndarray, "row fit
     apart = apart / np.maximum(length, 1.0)
     one, other = np.triu_indices(plan.num_fits)
     products = apart[:, one] * apart[:, other] * np.where(one == other, 1.0, math.sqrt(2))
-    terms = np.concatenate([np.full_like(length, 0.5), 0.5 * (length > 1), apart, products / 2], axis=1)
+    terms = np.concatenate(
+        [np.full_like(length, 0.5), 0.5 * (length > 1), apart, products / 2], axis=1
+    )
     return np.rint(terms * ONE).astype(np.int64)
 
 
@@ -204,7 +222,9 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         """Sums of their products."""
         one, other = np.triu_indices(len(self.names))
         found = np.zeros((len(self.names), len(self.names)))
-        found[one, other] = self.sums[2 + len(self.names) :] * np.where(one == other, 2.0, math.sqrt(2))
+        found[one, other] = self.sums[2 + len(self.names) :] * np.where(
+            one == other, 2.0, math.sqrt(2)
+        )
         return (found + np.triu(found, 1).T) * self.plan.max_difference**2 / 2
 
     def difference(self, better: str, than: str) -> Estimate:
@@ -215,7 +235,8 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
             than: Name of the other one.
 
         Returns:
-            The sum over the rows, in nats: `interval` is for these rows, `population_interval` for as many rows of the
+            The sum over the rows, in nats: `interval` is for these rows, `population_interval` for
+                as many rows of the
             population. Both are of clipped differences.
         """
         one, other = (self._place(name) for name in (better, than))
@@ -225,9 +246,12 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         value = float(totals[one] - totals[other])
         products = self._products
         squares = float(products[one, one] + products[other, other] - 2 * products[one, other])
-        # The squares may be larger than they seem by their noise; the mean nearer to 0, and the rows more, by theirs.
+        # The squares may be larger than they seem by their noise; the mean nearer to 0, and the
+        # rows more, by theirs.
         unsure = 2 * noise * self.plan.max_difference
-        least = max(abs(value) - z * noise, 0.0) ** 2 / (self.num_rows + 2 * z * EXCESS * self.plan.noise)
+        least = max(abs(value) - z * noise, 0.0) ** 2 / (
+            self.num_rows + 2 * z * EXCESS * self.plan.noise
+        )
         spread = max(squares - least, 0.0) + unsure
         sampling = z * math.sqrt(self.plan.max_rows * spread)
         return Estimate(value, z * noise, sampling, (-math.inf, math.inf), self.level)
@@ -246,11 +270,13 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
     def weights(self) -> dict[str, tuple[float, float, float]]:
         """Stacking weights, each with a range: what redraws of noise and sampling give in 90 of 100 cases.
 
-        The weights w with the largest mean of log(sum of w exp(l)), which is w'm + (sum of w diag(M) - w'Mw) / 2 up to third
-        powers of differences, for their means m and products M. NaN where differences are too large for that, or clipped.
+        The weights w with the largest mean of log(sum of w exp(l)), which is w'm + (sum of w
+        diag(M) - w'Mw) / 2 up to third powers of differences, for their means m and products M. NaN
+        where differences are too large for that, or clipped.
 
         Reference:
-            Yao, Vehtari, Simpson and Gelman, Using stacking to average Bayesian predictive distributions, Bayesian Analysis 2018.
+            Yao, Vehtari, Simpson and Gelman, Using stacking to average Bayesian predictive
+            distributions, Bayesian Analysis 2018.
         """
         size = len(self.names)
         rows = self.num_rows
@@ -265,12 +291,17 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         for _ in range(_REDRAWS):
             noise = EXCESS * self.plan.noise * rng.normal(size=len(self.sums))
             again = dataclasses.replace(self, sums=self.sums + noise)
-            drawn.append(_stacked((again._totals + root @ rng.normal(size=size)) / rows, again._products / rows))
+            drawn.append(
+                _stacked(
+                    (again._totals + root @ rng.normal(size=size)) / rows, again._products / rows
+                )
+            )
         ends = np.quantile(drawn, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         found = _stacked(self._totals / rows, products / rows)
         low, high = np.minimum(ends[0], found), np.maximum(ends[1], found)
         return {
-            name: (float(x), float(a), float(b)) for name, x, a, b in zip(self.names, found, low, high, strict=True)
+            name: (float(x), float(a), float(b))
+            for name, x, a, b in zip(self.names, found, low, high, strict=True)
         }
 
     def table(self) -> list[dict[str, Any]]:
@@ -288,7 +319,10 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it, with the statement."""
         shares = {"rows": self.num_rows, "clipped": self.clipped}
-        return {**finite_or_none({"fits": self.table(), **shares}), "statement": self.statement.to_dict()}
+        return {
+            **finite_or_none({"fits": self.table(), **shares}),
+            "statement": self.statement.to_dict(),
+        }
 
     def __str__(self) -> str:
         """The table, what the differences are of, and the price."""
@@ -317,7 +351,9 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         return f"Comparison({', '.join(self.names)}, {self.statement.brief})"
 
     def _repr_html_(self) -> str:
-        return notebook_html(f"Comparison: {self.statement.brief}", str(self), wrong=not self.statement.is_private)
+        return notebook_html(
+            f"Comparison: {self.statement.brief}", str(self), wrong=not self.statement.is_private
+        )
 
 
 def _stacked(mean: np.ndarray, products: np.ndarray) -> np.ndarray:
@@ -357,20 +393,23 @@ def compare(
 ) -> Comparison:
     """Compare fits by their log densities of held-out records, with noise.
 
-    Guarantee: what is returned is one `plan.event()` under the plan's relation, for one record, or with `groups` for one person,
-    if each row's log density depends on that row and the fit alone. The program is proved to be that before it runs. The records
-    must not be those that were fitted: the costs would add up, and the comparison would prefer the fit with the most latents.
+    Guarantee: what is returned is one `plan.event()` under the plan's relation, for one record, or
+    with `groups` for one person, if each row's log density depends on that row and the fit alone.
+    The program is proved to be that before it runs. The records must not be those that were fitted:
+    the costs would add up, and the comparison would prefer the fit with the most latents.
 
     Args:
-        fits: By name, two or more: results of regressions, by a formula or not, or lines; (result, model) of an own model; or
-            functions from the held-out arrays to a log density of each row, such as `lambda x, y: fit.log_density(x[:, :2], y)`.
-            Differences are from the first.
-        held_out: Arrays of held-out rows, rows along the leading axis: features and targets as for the fits. Of results by a
-            formula a table.
+        fits: By name, two or more: results of regressions, by a formula or not, or lines; (result,
+            model) of an own model; or functions from the held-out arrays to a log density of each
+            row, such as `lambda x, y: fit.log_density(x[:, :2], y)`. Differences are from the
+            first.
+        held_out: Arrays of held-out rows, rows along the leading axis: features and targets as for
+            the fits. Of results by a formula a table.
         epsilon: The epsilon of the release.
         delta: Likewise, well below one over the number of records.
         plan: Instead of both.
-        groups: The person of each row. A record is then a person, of whom at most `max_rows` rows are used.
+        groups: The person of each row. A record is then a person, of whom at most `max_rows` rows
+            are used.
         person: Name of the column that `groups` comes from, for the statement.
         level: Level of the intervals.
         ledger: The table's budget, debited before the release.
@@ -382,7 +421,8 @@ def compare(
         A table as ArviZ's `compare` makes it: rank, difference with interval, stacking weight.
 
     Raises:
-        ValueError, TypeError: Wrong input; nothing was spent. Whether an error occurs is not covered by epsilon.
+        ValueError, TypeError: Wrong input; nothing was spent. Whether an error occurs is not
+            covered by epsilon.
         SpentError: The ledger does not hold it.
         PrivacyError: The program could not be proved.
 
@@ -392,7 +432,9 @@ def compare(
     >>> dp.compare(fits, y, epsilon=1.0, delta=1e-6).ranking
     ('at 0.3', 'at 0')
     """
-    key = random.secret_key(random.key() if rng_key is None else rng_key, "compare", non_private_seed)
+    key = random.secret_key(
+        random.key() if rng_key is None else rng_key, "compare", non_private_seed
+    )
     probability("level", level, hint="0.9 is the default.")
     names, asked = _asked(fits)
     plan = _plan(plan, epsilon, delta, len(names), options)
@@ -414,7 +456,11 @@ _Asked = tuple[Callable[..., Any], Any]
 
 def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
     """The names, and for each the function from arrays to log densities; or from a table, and its schema."""
-    if not isinstance(fits, Mapping) or len(fits) < 2 or not all(isinstance(name, str) for name in fits):
+    if (
+        not isinstance(fits, Mapping)
+        or len(fits) < 2
+        or not all(isinstance(name, str) for name in fits)
+    ):
         raise TypeError(
             "fits are compared by their names: pass a dictionary of two or more texts, as {'small': fit_a, 'large': fit_b}."
         )
@@ -423,7 +469,9 @@ def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
         if isinstance(fit, tuple) and len(fit) == 2 and hasattr(fit[0], "draws"):
             result, model = fit
             asked.append((log_density_of(model, result.draws), None))
-        elif callable(found := getattr(fit, "log_density", fit)) and not isinstance(fit, DPNewtonResult):
+        elif callable(found := getattr(fit, "log_density", fit)) and not isinstance(
+            fit, DPNewtonResult
+        ):
             asked.append((found, getattr(fit, "schema", None)))
         else:
             raise TypeError(
@@ -434,7 +482,11 @@ def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
 
 
 def _plan(
-    plan: ComparisonPlan | None, epsilon: float | None, delta: float | None, num_fits: int, options: dict[str, Any]
+    plan: ComparisonPlan | None,
+    epsilon: float | None,
+    delta: float | None,
+    num_fits: int,
+    options: dict[str, Any],
 ) -> ComparisonPlan:
     if plan is None:
         if epsilon is None or delta is None:
@@ -473,13 +525,21 @@ def _persons(asked: list[_Asked], held_out: tuple[Any, ...], person: str) -> tup
     """The person of each row, as the schemas of results by a formula name them; None: each row is a record."""
     from discreet.tabular.tables import OutOfBounds, Report, typed
 
-    named = {schema.person: schema for _, schema in asked if schema is not None and schema.person is not None}
+    named = {
+        schema.person: schema
+        for _, schema in asked
+        if schema is not None and schema.person is not None
+    }
     if not named:
         return None, person
     if len(named) > 1:
-        raise ValueError(f"The fits name persons by several columns, {', '.join(named)}: pass groups= and person=.")
+        raise ValueError(
+            f"The fits name persons by several columns, {', '.join(named)}: pass groups= and person=."
+        )
     ((name, schema),) = named.items()
-    return typed(held_out[0], schema, Report(OutOfBounds.REFUSE), only_person=True)[name].to_pylist(), name
+    return typed(held_out[0], schema, Report(OutOfBounds.REFUSE), only_person=True)[
+        name
+    ].to_pylist(), name
 
 
 def _of_table(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarray, "row fit"]:
@@ -493,6 +553,8 @@ def _of_table(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarra
 
     def of(density: Callable[..., Any], schema: Any) -> np.ndarray:
         table = read_table(held_out[0], schema)
-        return in_batches(lambda places: density(table.take(places)), (table.num_rows,), "log density")
+        return in_batches(
+            lambda places: density(table.take(places)), (table.num_rows,), "log density"
+        )
 
     return np.stack([of(density, schema) for density, schema in asked], axis=1)

@@ -1,11 +1,12 @@
 """Scores of a fit on held-out records.
 
-`private_metrics` makes one Gaussian release of sums over the held-out records. For classes: the number of rows in each
-public bin of predicted probability, by class, and the sum of losses, each clipped to a public bound. For numbers: sums of
-errors, squared errors, and the target's first two moments, within public bounds. Accuracy, calibration, the ROC curve, its area
-and the log-likelihood, or RMSE and R2, follow from them and cost nothing more. All summands are integers (multiples of 2^-20 of
-a bound), so that sums depend neither on the order of the records nor on their number. The program of the `Query` is given the
-last records, and the sums of all others.
+`private_metrics` makes one Gaussian release of sums over the held-out records. For classes: the
+number of rows in each public bin of predicted probability, by class, and the sum of losses, each
+clipped to a public bound. For numbers: sums of errors, squared errors, and the target's first two
+moments, within public bounds. Accuracy, calibration, the ROC curve, its area and the
+log-likelihood, or RMSE and R2, follow from them and cost nothing more. All summands are integers
+(multiples of 2^-20 of a bound), so that sums depend neither on the order of the records nor on
+their number. The program of the `Query` is given the last records, and the sums of all others.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Estimate:
     Attributes:
         value: The estimate; NaN where the noise hides it.
         noise: Half the width of the interval for the exact figure of these rows, over the noise.
-        sampling: The same for what chance in drawing the rows adds; NaN where the release does not tell.
+        sampling: The same for what chance in drawing the rows adds; NaN where the release does not
+            tell.
         limits: Possible range of the figure.
         level: Level of the intervals.
     """
@@ -84,7 +86,11 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        found: dict[str, Any] = {"value": self.value, "interval": self.interval, "level": self.level}
+        found: dict[str, Any] = {
+            "value": self.value,
+            "interval": self.interval,
+            "level": self.level,
+        }
         if not math.isnan(self.sampling):
             found["population_interval"] = self.population_interval
         return finite_or_none(found)
@@ -93,7 +99,8 @@ class Estimate:
 def _within_bins(bins: int) -> Float[np.ndarray, " bin"]:
     """Chance that of two rows of both classes in a bin, that of class 1 has the higher score, if predictions are calibrated.
 
-    In the angle of the edges, rows lie evenly within a bin, so those of class 1 and 0 have the densities sin^2 and cos^2.
+    In the angle of the edges, rows lie evenly within a bin, so those of class 1 and 0 have the
+    densities sin^2 and cos^2.
     """
     angle = np.pi / (2 * bins) * (np.arange(bins)[:, None] + np.linspace(0, 1, 201))
     ones = np.sin(angle[:, 1:] - np.pi / (800 * bins)) ** 2
@@ -105,7 +112,8 @@ def _within_bins(bins: int) -> Float[np.ndarray, " bin"]:
 def _spread(rows: Float[np.ndarray, "*draw bin"]) -> Float[np.ndarray, "*draw bin"]:
     """How far the rows of each bin may be taken to lie evenly in it, from 0 to 1.
 
-    It is 0 where its neighbours are empty, as ties leave them, and 1 where they have at least a quarter of its rows on average.
+    It is 0 where its neighbours are empty, as ties leave them, and 1 where they have at least a
+    quarter of its rows on average.
     """
     beside = np.concatenate([rows[..., 1:2], rows, rows[..., -2:-1]], axis=-1)
     return np.clip(np.nan_to_num(2 * (beside[..., :-2] + beside[..., 2:]) / rows), 0.0, 1.0)
@@ -118,7 +126,9 @@ def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str,
             rows, error, square, target, target_square = np.moveaxis(sums, -1, 0)
             low, high = cast(tuple[float, float], plan.bounds)
             mse = np.maximum(square / rows, 0.0) * plan.largest_error**2
-            variance = np.maximum(target_square / rows - (target / rows) ** 2, 0.0) * (high - low) ** 2 / 4
+            variance = (
+                np.maximum(target_square / rows - (target / rows) ** 2, 0.0) * (high - low) ** 2 / 4
+            )
             return {
                 "rows": rows,
                 "mean_absolute_error": error / rows * plan.largest_error,
@@ -136,7 +146,10 @@ def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str,
             within = 0.5 + _spread(zeros + ones) * (_within_bins(plan.bins) - 0.5)
             below = np.cumsum(zeros, axis=-1) - zeros * (1 - within)
             area = (ones * below).sum(axis=-1) / zeros.sum(axis=-1) / ones.sum(axis=-1)
-            found = {"accuracy": (zeros[..., :half].sum(axis=-1) + ones[..., half:].sum(axis=-1)) / rows, "auc": area}
+            found = {
+                "accuracy": (zeros[..., :half].sum(axis=-1) + ones[..., half:].sum(axis=-1)) / rows,
+                "auc": area,
+            }
         return {"rows": rows, **found, "log_likelihood": -sums[..., -1] / rows * plan.max_loss}
 
 
@@ -162,7 +175,8 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
 
     Attributes:
         plan: The plan of the scores.
-        sums: The noisy sums, in units of their bounds: for classes the counts of bins by class, then the losses.
+        sums: The noisy sums, in units of their bounds: for classes the counts of bins by class,
+            then the losses.
         statement: The privacy statement.
         level: Level of the intervals.
     """
@@ -176,17 +190,23 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
     def figures(self) -> Mapping[str, Estimate]:
         """All figures by name.
 
-        For classes: rows, accuracy, auc (two classes), log_likelihood (mean over the rows, in nats, of the probability of their
-        class, clipped at the plan's bound). For numbers: rows, mean_absolute_error, root_mean_squared_error, r2.
+        For classes: rows, accuracy, auc (two classes), log_likelihood (mean over the rows, in nats,
+        of the probability of their class, clipped at the plan's bound). For numbers: rows,
+        mean_absolute_error, root_mean_squared_error, r2.
         """
         plan = self.plan
         rng = np.random.default_rng(0)
         noise = EXCESS * self.plan.noise
-        at, around = (_figures(plan, x) for x in (self.sums, self.sums + noise * rng.normal(size=(_DRAWS, plan.width))))
+        at, around = (
+            _figures(plan, x)
+            for x in (self.sums, self.sums + noise * rng.normal(size=(_DRAWS, plan.width)))
+        )
         chance = self._sampled(rng)
         hidden = bool(at["rows"] < 3 * noise * math.sqrt(2 * plan.bins if plan.classes else 1))
         # An area between two classes takes rows of both.
-        one_class = plan.classes == 2 and min(self._cells().sum(axis=0)) < 3 * noise * math.sqrt(plan.bins)
+        one_class = plan.classes == 2 and min(self._cells().sum(axis=0)) < 3 * noise * math.sqrt(
+            plan.bins
+        )
         found = {}
         for name, value in at.items():
             limits = _limits(plan, name)
@@ -198,7 +218,11 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
 
     def _half(self, draws: np.ndarray) -> float:
         draws = draws[np.isfinite(draws)]
-        return float(np.quantile(np.abs(draws - np.median(draws)), self.level)) if len(draws) else math.inf
+        return (
+            float(np.quantile(np.abs(draws - np.median(draws)), self.level))
+            if len(draws)
+            else math.inf
+        )
 
     def _sampled(self, rng: np.random.Generator) -> dict[str, float]:
         """Half widths over the drawing of the rows: their numbers in the cells are Poisson.
@@ -209,8 +233,12 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         alike = math.sqrt(self.plan.max_rows)
         if not plan.classes:
             rows, error, square = np.maximum(self.sums[:3], 1e-9)
-            spread = math.sqrt(max(square / rows - (error / rows) ** 2, 0.0) / rows) * plan.largest_error
-            return {"mean_absolute_error": alike * NormalDist().inv_cdf((1 + self.level) / 2) * spread}
+            spread = (
+                math.sqrt(max(square / rows - (error / rows) ** 2, 0.0) / rows) * plan.largest_error
+            )
+            return {
+                "mean_absolute_error": alike * NormalDist().inv_cdf((1 + self.level) / 2) * spread
+            }
         cells = np.maximum(self.sums[:-1], 0.0)
         middle = np.clip((plan.edges[:-1] + plan.edges[1:]) / 2, 1e-9, 1)
         off = np.stack([1 - middle, middle], axis=1)
@@ -233,14 +261,17 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
 
     def _cells(self) -> Float[np.ndarray, "bin side"]:
         if not self.plan.classes:
-            raise ValueError("A target of numbers has no classes, so no calibration table and no ROC curve.")
+            raise ValueError(
+                "A target of numbers has no classes, so no calibration table and no ROC curve."
+            )
         return self.sums[:-1].reshape(-1, 2)
 
     def calibration(self) -> list[dict[str, Any]]:
         """The calibration table: of each bin of predicted probability, how many rows it has, and which share is of class 1.
 
-        With more than two classes: of the probability of the likeliest class, and the share of rows where that is right. The
-        interval holds the exact share with probability `level`; where the noise hides it, it is 0 to 1.
+        With more than two classes: of the probability of the likeliest class, and the share of rows
+        where that is right. The interval holds the exact share with probability `level`; where the
+        noise hides it, it is 0 to 1.
         """
         z = NormalDist().inv_cdf((1 + self.level) / 2)
         noise = EXCESS * self.plan.noise
@@ -273,7 +304,11 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         rates = []
         for counts in np.maximum(self._cells()[::-1].cumsum(axis=0), 0.0).T:
             risen = (np.maximum.accumulate(counts) + np.minimum.accumulate(counts[::-1])[::-1]) / 2
-            rates.append(np.concatenate([[0.0], np.maximum.accumulate(risen) / max(float(risen.max()), 1e-9)]))
+            rates.append(
+                np.concatenate(
+                    [[0.0], np.maximum.accumulate(risen) / max(float(risen.max()), 1e-9)]
+                )
+            )
             rates[-1][-1] = 1.0  # Also where the noise leaves no rows of a class
         return rates[0], rates[1]
 
@@ -284,7 +319,10 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
             found["calibration"] = finite_or_none(self.calibration())
         if self.plan.classes == 2:
             false, true = self.roc()
-            found["roc"] = {"false_positive_rate": false.tolist(), "true_positive_rate": true.tolist()}
+            found["roc"] = {
+                "false_positive_rate": false.tolist(),
+                "true_positive_rate": true.tolist(),
+            }
         return {**found, "statement": self.statement.to_dict()}
 
     def _repr_html_(self) -> str:
@@ -292,13 +330,17 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         return notebook_html(f"Scores: {self.statement.brief}", str(self), wrong=broken)
 
     def __str__(self) -> str:
-        lines = [f"{'':<26}{'estimate':>10}   {f'{100 * self.level:g} % interval, these rows':<32}population"]
+        lines = [
+            f"{'':<26}{'estimate':>10}   {f'{100 * self.level:g} % interval, these rows':<32}population"
+        ]
         for name, figure in self.figures.items():
             if name == "rows":
                 low, high = figure.interval
                 lines.append(f"{name:<26}{figure.value:>10,.0f}   {low:,.0f} to {high:,.0f}")
                 continue
-            ends = ["{:.4g} to {:.4g}".format(*x) for x in (figure.interval, figure.population_interval)]
+            ends = [
+                "{:.4g} to {:.4g}".format(*x) for x in (figure.interval, figure.population_interval)
+            ]
             value = "hidden" if math.isnan(figure.value) else f"{figure.value:.4g}"
             wide = "" if math.isnan(figure.sampling) else ends[1]
             lines.append(f"{name.replace('_', ' '):<26}{value:>10}   {ends[0]:<32}{wide}".rstrip())
@@ -327,34 +369,41 @@ def private_metrics(
 ) -> PrivateMetrics:
     """Score a fit on held-out records, with noise.
 
-    Guarantee: what is returned is one `plan.event()` under the plan's relation, for one record, or with `groups` for one person,
-    if each row's prediction depends on that row and the fit alone. The program is proved to be that before it runs. If the
-    records are those that were fitted, the costs add up, and the scores are too good.
+    Guarantee: what is returned is one `plan.event()` under the plan's relation, for one record, or
+    with `groups` for one person, if each row's prediction depends on that row and the fit alone.
+    The program is proved to be that before it runs. If the records are those that were fitted, the
+    costs add up, and the scores are too good.
 
-    A prediction that is NaN counts as the worst: the wrong class, or the largest error. An empty table is scored like any other.
+    A prediction that is NaN counts as the worst: the wrong class, or the largest error. An empty
+    table is scored like any other.
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
-        result: The predictor: a fitted estimator (`predict_proba`, or `predict` for numbers), or a function from rows to
-            probabilities, (row,) of class 1 or (row, class), or to numbers.
+        result: The predictor: a fitted estimator (`predict_proba`, or `predict` for numbers), or a
+            function from rows to probabilities, (row,) of class 1 or (row, class), or to numbers.
         X: Held-out rows.
-        y: Their targets: labels of the estimator's classes; integers from 0 for a function; numbers for a regression.
+        y: Their targets: labels of the estimator's classes; integers from 0 for a function; numbers
+            for a regression.
         epsilon: The epsilon of the release.
         delta: Likewise, well below one over the number of records.
         plan: Instead of both.
-        target_bounds: Public bounds of a target of numbers; they make the scores those of a regression.
-        groups: The person of each row. A record is then a person, of whom at most `max_rows` rows are scored.
+        target_bounds: Public bounds of a target of numbers; they make the scores those of a
+            regression.
+        groups: The person of each row. A record is then a person, of whom at most `max_rows` rows
+            are scored.
         person: Name of the column that `groups` comes from, for the statement.
         level: Level of the intervals.
         ledger: The table's budget, debited before the release.
         non_private_seed: Allow a key made from a seed, with which nothing is private.
-        options: Options of `ScorePlan.calibrate`: relation, max_rows, bins, max_loss, max_error; and `classes` for a function.
+        options: Options of `ScorePlan.calibrate`: relation, max_rows, bins, max_loss, max_error;
+            and `classes` for a function.
 
     Returns:
         Figures with intervals, tables and the statement.
 
     Raises:
-        ValueError, TypeError: Wrong input; nothing was spent. Whether an error occurs is not covered by epsilon.
+        ValueError, TypeError: Wrong input; nothing was spent. Whether an error occurs is not
+            covered by epsilon.
         SpentError: The ledger does not hold it.
         PrivacyError: The program could not be proved.
 
@@ -366,7 +415,8 @@ def private_metrics(
     True
 
     Reference:
-        Boyd, Lantz and Page, Differential privacy for classifier evaluation, AISec 2015, add noise to ROC curves.
+        Boyd, Lantz and Page, Differential privacy for classifier evaluation, AISec 2015, add noise
+        to ROC curves.
     """
     key = random.secret_key(rng_key, "private_metrics", non_private_seed)
     probability("level", level, hint="0.9 is the default.")
@@ -391,12 +441,16 @@ def _plan(
 ) -> ScorePlan:
     if plan is not None:
         if options or any(x is not None for x in (epsilon, delta, bounds)):
-            raise ValueError("private_metrics got plan= and what a plan says, too: give one of them.")
+            raise ValueError(
+                "private_metrics got plan= and what a plan says, too: give one of them."
+            )
         return plan
     if epsilon is None or delta is None:
         raise ValueError("private_metrics spends a budget: give epsilon= and delta=, or plan=.")
     if bounds is not None:
-        return ScorePlan.calibrate(epsilon=epsilon, delta=delta, classes=0, bounds=tuple(bounds), **options)
+        return ScorePlan.calibrate(
+            epsilon=epsilon, delta=delta, classes=0, bounds=tuple(bounds), **options
+        )
     if labels is not None:
         options = {"classes": len(labels), **options}
     return ScorePlan.calibrate(epsilon=epsilon, delta=delta, **options)
@@ -415,7 +469,9 @@ def _terms(
     if plan.classes:
         labels = np.arange(plan.classes) if labels is None else labels
         if len(labels) != plan.classes:
-            raise ValueError(f"The plan is for {plan.classes} classes, and the fit has {len(labels)}.")
+            raise ValueError(
+                f"The plan is for {plan.classes} classes, and the fit has {len(labels)}."
+            )
         places = places_of(rows, labels)
         terms = class_terms(plan, predictions(result, X, False, (len(rows), plan.classes)), places)
     else:

@@ -29,10 +29,13 @@ class ScorePlan(GaussianPlan):
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
         max_rows: Rows of a record: 1, or those that are used of each person at most.
-        bins: Bins of predicted probability, an even number. Their edges are sin^2(pi k / (2 bins)): narrow near 0 and 1.
-        max_loss: Bound on the loss of a row, -log of the probability of its class, in nats; larger losses count as that.
+        bins: Bins of predicted probability, an even number. Their edges are sin^2(pi k / (2 bins)):
+            narrow near 0 and 1.
+        max_loss: Bound on the loss of a row, -log of the probability of its class, in nats; larger
+            losses count as that.
         bounds: Bounds of a numeric target and its predictions; values outside are clipped.
-        max_error: Bound on the error of a row; larger errors count as that. None: the width of the bounds.
+        max_error: Bound on the error of a row; larger errors count as that. None: the width of the
+            bounds.
 
     Raises:
         ValueError: A number out of range.
@@ -51,7 +54,9 @@ class ScorePlan(GaussianPlan):
         if self.classes:
             integer("classes", self.classes, 2, hint="0 is for a target of numbers.")
             if integer("bins", self.bins, 2, 2**16) % 2:
-                raise ValueError(f"bins is {self.bins}: give an even number, so that 1/2 is the edge of a bin.")
+                raise ValueError(
+                    f"bins is {self.bins}: give an even number, so that 1/2 is the edge of a bin."
+                )
             positive("max_loss", self.max_loss, hint="5 nats is a probability of 0.007.")
             return
         if self.bounds is None:
@@ -60,7 +65,9 @@ class ScorePlan(GaussianPlan):
             )
         low, high = self.bounds
         if not -math.inf < low < high < math.inf:
-            raise ValueError(f"target_bounds are ({low}, {high}); they must be finite, low below high.")
+            raise ValueError(
+                f"target_bounds are ({low}, {high}); they must be finite, low below high."
+            )
         largest = max(abs(low), abs(high))
         if largest > 1e150 or high - low < 2.0**-40 * largest:
             raise ValueError(
@@ -68,7 +75,13 @@ class ScorePlan(GaussianPlan):
                 "at most 1e150, whose distance is at least 2^-40 of the larger: subtract a public number, or divide by one."
             )
         if self.max_error is not None:
-            real("max_error", self.max_error, 0.0, high - low, hint="It is a bound on the error of a row.")
+            real(
+                "max_error",
+                self.max_error,
+                0.0,
+                high - low,
+                hint="It is a bound on the error of a row.",
+            )
             positive("max_error", self.max_error)
 
     @classmethod
@@ -103,7 +116,8 @@ class ScorePlan(GaussianPlan):
     @property
     def sensitivity(self) -> float:
         """C: the sums of one record are at most so long, each in units of its bound."""
-        # One in a bin and a loss; five numbers of at most 1. The last factor keeps clipping from touching a record.
+        # One in a bin and a loss; five numbers of at most 1. The last factor keeps clipping from
+        # touching a record.
         return self.max_rows * math.sqrt(2 if self.classes else 5) * (1 + 2.0**-16)
 
     @property
@@ -154,9 +168,15 @@ class ScorePlan(GaussianPlan):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviation": self.noise,
                 "max_rows": self.max_rows,
-                **({"max_loss": self.max_loss} if self.classes else {"max_error": self.largest_error}),
+                **(
+                    {"max_loss": self.max_loss}
+                    if self.classes
+                    else {"max_error": self.largest_error}
+                ),
             },
-            released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
+            released=[
+                f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"
+            ],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
             not_covered=[
                 "Predictions that depend in their last bits on the other rows of a batch, or on their place in it: each such row "
@@ -181,6 +201,9 @@ class BoundedSums(NamedTuple):
     bound: float
 
     def __call__(
-        self, others: Float[Array, " sum"], records: Float[Array, "record sum"], mask: Bool[Array, " record"]
+        self,
+        others: Float[Array, " sum"],
+        records: Float[Array, "record sum"],
+        mask: Bool[Array, " record"],
     ) -> Float[Array, " sum"]:
         return others + sum_records(clip_records(records, self.bound), mask)

@@ -1,8 +1,9 @@
 """Selection of the best of several private fits.
 
-`select` runs a private program K times, K random and secret, and gives the best result alone. Papernot and Steinke (ICLR 2022)
-bound what this reveals by the Rényi divergences of one run, whatever K turns out to be; a fixed number of runs has no such
-bound. `accounting` has their Theorems 2 and 6, and `SelectionPlan` the laws of K.
+`select` runs a private program K times, K random and secret, and gives the best result alone.
+Papernot and Steinke (ICLR 2022) bound what this reveals by the Rényi divergences of one run,
+whatever K turns out to be; a fixed number of runs has no such bound. `accounting` has their
+Theorems 2 and 6, and `SelectionPlan` the laws of K.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class SelectionPlan:
         costs: The plans of all releases in one run, such as its fit and its score.
         delta: The delta at which epsilon is stated.
         mean_runs: Expected number of runs, above 1.
-        shape: Shape of the runs' law: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others from
-            1e-6 to 100: negative binomial; infinity: Poisson, the dearest, which may be 0 runs. None but the last is ever 0.
+        shape: Shape of the runs' law: 0: logarithmic, the cheapest, whose numbers vary most; 1:
+            geometric; others from 1e-6 to 100: negative binomial; infinity: Poisson, the dearest,
+            which may be 0 runs. None but the last is ever 0.
 
     Raises:
         ValueError: No costs, costs under different relations, or a number out of range.
@@ -74,7 +76,9 @@ class SelectionPlan:
                 "costs must be the plans of all that one run does to the records, under one relation: for example (plan, "
                 "ScorePlan.calibrate(...))."
             )
-        probability("delta", self.delta, hint="It should be well below one over the number of records.")
+        probability(
+            "delta", self.delta, hint="It should be well below one over the number of records."
+        )
         repetitions(self.mean_runs, self.shape)
 
     @property
@@ -155,7 +159,10 @@ class SelectionPlan:
                 "the number of runs, rounded upward."
             ),
             sums=False,
-            plan={"mean_runs": self.mean_runs, "shape": "infinity" if self.shape == math.inf else self.shape},
+            plan={
+                "mean_runs": self.mean_runs,
+                "shape": "infinity" if self.shape == math.inf else self.shape,
+            },
             num_releases=1,
             reproducible=reproducible,
             released=["The result of the best run, its score and its candidate"],
@@ -196,7 +203,11 @@ class _Run(Ledger):
     def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
         self._plan = plan
         self._statement = statement
-        about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.unit.brief}
+        about = {
+            "dataset": "one run of a selection",
+            "relation": plan.relation.name,
+            "unit": statement.unit.brief,
+        }
         self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
         self._paid = list[DpEvent]()
         self._slack = sum(cost.slack for cost in plan.costs) * (1 + 1e-9)
@@ -220,15 +231,27 @@ class _Run(Ledger):
     def refuse_unless_private(self, statement: Statement) -> None:
         """Refuse as a table's ledger does; but all of a selection by a seed can be repeated."""
         rehearsed = self._statement.reproducible
-        super().refuse_unless_private(dataclasses.replace(statement, reproducible=False) if rehearsed else statement)
+        super().refuse_unless_private(
+            dataclasses.replace(statement, reproducible=False) if rehearsed else statement
+        )
 
-    def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record") -> float:
+    def check(
+        self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record"
+    ) -> float:
         """Refuse what the plan of a run does not hold."""
         del delta
         self._refuse_more(plan, unit, run_id)
         return 0.0
 
-    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
+    def debit(
+        self,
+        plan: Planned,
+        *,
+        delta: float,
+        method: str,
+        run_id: str = "",
+        unit: str = "one record",
+    ) -> Receipt:
         """Note what the run has spent."""
         del delta
         with self._lock:
@@ -246,7 +269,8 @@ class _Run(Ledger):
     def _refuse_more(self, plan: Planned, unit: str, run_id: str) -> None:
         """Refuse what the plan of a run does not hold."""
         if run_id:
-            # Runs that repeat earlier ones are fewer than were drawn, and a number that is fixed has no such bound.
+            # Runs that repeat earlier ones are fewer than were drawn, and a number that is fixed
+            # has no such bound.
             raise ValueError(
                 "A run of a selection takes no checkpoint: a later run would continue it, and the price holds for runs that are "
                 "independent. Leave checkpoint= out."
@@ -262,9 +286,13 @@ class _Run(Ledger):
                 f"A run protects {unit}, and the selection is stated for {self._statement.unit.brief}: give select the person= "
                 "and max_rows= of its runs."
             )
-        asked = renyi_bound(ComposedDpEvent([*self._paid, plan.event()]), plan.relation, orders=FINE_ORDERS)
+        asked = renyi_bound(
+            ComposedDpEvent([*self._paid, plan.event()]), plan.relation, orders=FINE_ORDERS
+        )
         held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
-        more = np.any(asked.divergences > held.divergences * (1 + 1e-9)) or asked.slack > held.slack * (1 + 1e-9)
+        more = np.any(
+            asked.divergences > held.divergences * (1 + 1e-9)
+        ) or asked.slack > held.slack * (1 + 1e-9)
         if more or plan.slack > self._slack:
             raise SpentError(
                 "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
@@ -306,12 +334,14 @@ class Selection(Released, what="selection of a private run", parts=_parts):
     """The best of a secret number of runs. Made by `select`.
 
     Attributes:
-        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number). A
-            file holds plain values and arrays: save another result by itself.
+        result: The result of the best run; None if there was none (Poisson numbers of runs, or no
+            score that is a number). A file holds plain values and arrays: save another result by
+            itself.
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
         plan: The plan of the selection.
-        statement: The statement of the whole selection. The result's own statement, if it has one, has the same figures.
+        statement: The statement of the whole selection. The result's own statement, if it has one,
+            has the same figures.
     """
 
     result: Any
@@ -334,23 +364,26 @@ def select(
 ) -> Selection:
     """Run candidates a random number of times, and release the result with the best score alone.
 
-    Each run draws one of the candidates, with replacement, and calls it with a key and a ledger of its own. The candidate makes
-    a private fit and a private score, both with this ledger, and returns (score, result). What the runs release together with
-    the score of the best costs `plan.epsilon()`, which is far less than all runs; fits that did not win are never shown.
+    Each run draws one of the candidates, with replacement, and calls it with a key and a ledger of
+    its own. The candidate makes a private fit and a private score, both with this ledger, and
+    returns (score, result). What the runs release together with the score of the best costs
+    `plan.epsilon()`, which is far less than all runs; fits that did not win are never shown.
 
-    Guarantee: the selection is one `plan.event()`, but for its slack, if candidates reach the records through releases that are
-    given the run's ledger alone: it refuses what exceeds `plan.costs`. Scores must be releases, too. How many runs there were is
-    secret, so a candidate must write nothing. What it prints, and its warnings, are not shown.
+    Guarantee: the selection is one `plan.event()`, but for its slack, if candidates reach the
+    records through releases that are given the run's ledger alone: it refuses what exceeds
+    `plan.costs`. Scores must be releases, too. How many runs there were is secret, so a candidate
+    must write nothing. What it prints, and its warnings, are not shown.
 
     Args:
         rng_key: `discreet.random.key()`, for this selection alone.
-        candidates: Functions of (key, ledger) that return (score, result); larger scores are better, NaN is the worst.
+        candidates: Functions of (key, ledger) that return (score, result); larger scores are
+            better, NaN is the worst.
         plan: The plan of the selection.
         person: Name of the column that identifies persons, where the runs protect persons.
         max_rows: Rows of a person, as in the fits.
         ledger: The table's budget, debited for all runs together before the first.
-        non_private_seed: Allow a key made from a seed, with which nothing is private; the keys of its runs are then
-            seeded too, so what they call must allow such keys.
+        non_private_seed: Allow a key made from a seed, with which nothing is private; the keys of
+            its runs are then seeded too, so what they call must allow such keys.
 
     Returns:
         The best run.
@@ -358,7 +391,8 @@ def select(
     Raises:
         ValueError: Wrong input; nothing was spent.
         SpentError: The ledger does not hold the selection.
-        RuntimeError: A candidate failed, exceeded the plan of a run, or did not debit its ledger alone; the budget is spent.
+        RuntimeError: A candidate failed, exceeded the plan of a run, or did not debit its ledger
+            alone; the budget is spent.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.tabular.scores import ScorePlan, SelectionPlan, private_metrics, select
@@ -390,7 +424,9 @@ def select(
     for number in range(times):
         place = int(jax.random.randint(jax.random.fold_in(which, number), (), 0, len(candidates)))
         try:
-            score, result = _Run(plan, act.statement).run(candidates[place], jax.random.fold_in(runs, number))
+            score, result = _Run(plan, act.statement).run(
+                candidates[place], jax.random.fold_in(runs, number)
+            )
             if ledger is not None and len(ledger.entries) != entries:
                 raise ValueError(
                     "the selection's own ledger was debited meanwhile: give the fit and the score the ledger of the run, and let "

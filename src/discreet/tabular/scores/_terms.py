@@ -112,9 +112,13 @@ def in_batches(
             )
         return found[: last - first]
 
-    found = np.concatenate([batch(at, min(at + _BATCH, shape[0])) for at in range(0, shape[0], _BATCH)])
+    found = np.concatenate(
+        [batch(at, min(at + _BATCH, shape[0])) for at in range(0, shape[0], _BATCH)]
+    )
     for place in {0, shape[0] - 1}:
-        if not np.allclose(batch(place, place + 1)[0], found[place], rtol=1e-5, atol=1e-5, equal_nan=True):
+        if not np.allclose(
+            batch(place, place + 1)[0], found[place], rtol=1e-5, atol=1e-5, equal_nan=True
+        ):
             raise ValueError(
                 f"The {what} of one row changes with the rows beside it, as where columns are centred by their mean in X. "
                 "Prepare the columns by public numbers, so that each row stands for itself."
@@ -122,7 +126,9 @@ def in_batches(
     return found
 
 
-def rows_of_persons(max_rows: int, groups: Any, num_rows: int) -> Int[np.ndarray, "record row"] | None:
+def rows_of_persons(
+    max_rows: int, groups: Any, num_rows: int
+) -> Int[np.ndarray, "record row"] | None:
     """The rows of each person (-1: none); None where a record is a row."""
     if groups is None:
         if max_rows > 1:

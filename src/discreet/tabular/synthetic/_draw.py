@@ -1,9 +1,9 @@
 """Draw synthetic twins of a table that was fitted: into memory, into files, or from a fit that was saved.
 
-Twins are post-processing. They are computed from a result's released posterior, the model's public description and a key, so
-they cost nothing beyond the fit's statement; this file imports no reader of tables. Each twin comes from a posterior draw of
-its own (`_twins`), because only then do the differences between twins show what the posterior does not know, which
-`combine` needs.
+Twins are post-processing. They are computed from a result's released posterior, the model's public
+description and a key, so they cost nothing beyond the fit's statement; this file imports no reader
+of tables. Each twin comes from a posterior draw of its own (`_twins`), because only then do the
+differences between twins show what the posterior does not know, which `combine` needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Posterior(Protocol):
 class Model(Protocol):
     """A model that can draw a table from one value of its latents: `MixtureOfProducts`, or your own."""
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+    def draw(
+        self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
+    ) -> pyarrow.Table:
         """A table of `num_records` rows."""
         ...
 
@@ -61,21 +63,23 @@ def synthesize(
 ) -> list[pyarrow.Table]:
     """Draw synthetic twins of the table that was fitted.
 
-    Guarantee: computed from the result, the model's public description and the key alone, so the twins together cost
-    nothing beyond `result.statement`, however many there are.
+    Guarantee: computed from the result, the model's public description and the key alone, so the
+    twins together cost nothing beyond `result.statement`, however many there are.
 
-    Each twin comes from a posterior draw of its own. So the differences between twins show the posterior's uncertainty, which
-    `combine` needs; several twins from one draw would not show it.
+    Each twin comes from a posterior draw of its own. So the differences between twins show the
+    posterior's uncertainty, which `combine` needs; several twins from one draw would not show it.
 
     Args:
         key: Any JAX key.
-        result: A fit's result, or `result.noise_aware()`, whose draws include the uncertainty from the privacy noise; or
-            draws of the latents, along the leading axis, as many as twins or more.
+        result: A fit's result, or `result.noise_aware()`, whose draws include the uncertainty from
+            the privacy noise; or draws of the latents, along the leading axis, as many as twins or
+            more.
         model: The model that was fitted, such as `MixtureOfProducts`.
         num_twins: Number of twins, at least 1. Use 5 for predictions, 20 or more for `combine`.
         num_records: Rows of each; None: the public number of records of the result's plan.
-        rows_per_draw: Number of rows from one posterior draw; None: all of a twin. With fewer, a twin is a sample of the
-            posterior predictive distribution: closer to new rows, but `combine` is then not valid.
+        rows_per_draw: Number of rows from one posterior draw; None: all of a twin. With fewer, a
+            twin is a sample of the posterior predictive distribution: closer to new rows, but
+            `combine` is then not valid.
 
     Returns:
         pyarrow tables with the schema's columns.
@@ -102,11 +106,20 @@ def _twins(
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1.")
     each = -(-rows // (rows_per_draw or rows))
-    posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
+    posterior_key, rows_key = jax.random.split(
+        random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+    )
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
     draws = _draws(posterior_key, result, num_twins * each)
     return (
-        _pieces(model, itertools.islice(draws, each), np.random.default_rng(seed), rows, rows_per_draw or rows, most)
+        _pieces(
+            model,
+            itertools.islice(draws, each),
+            np.random.default_rng(seed),
+            rows,
+            rows_per_draw or rows,
+            most,
+        )
         for seed in seeds
     )
 
@@ -115,7 +128,9 @@ MOST_DRAWS = 1_000
 """Posterior draws in memory at a time."""
 
 
-def _draws(key: PRNGKeyArray, result: Posterior | Mapping[str, Any], number: int) -> Iterator[dict[str, np.ndarray]]:
+def _draws(
+    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], number: int
+) -> Iterator[dict[str, np.ndarray]]:
     """Posterior draws, one after the other."""
     if isinstance(result, Mapping):
         if short := [name for name, values in result.items() if len(values) < number]:
@@ -123,11 +138,15 @@ def _draws(key: PRNGKeyArray, result: Posterior | Mapping[str, Any], number: int
                 f"There are fewer draws of {short[0]!r} than the {number} that the twins need, each its own: draw "
                 "more from the posterior, or ask for fewer twins."
             )
-        return ({name: np.asarray(values[i]) for name, values in result.items()} for i in range(number))
+        return (
+            {name: np.asarray(values[i]) for name, values in result.items()} for i in range(number)
+        )
     return _draws_in_blocks(key, result, number)
 
 
-def _draws_in_blocks(key: PRNGKeyArray, result: Posterior, number: int) -> Iterator[dict[str, np.ndarray]]:
+def _draws_in_blocks(
+    key: PRNGKeyArray, result: Posterior, number: int
+) -> Iterator[dict[str, np.ndarray]]:
     for first in range(0, number, MOST_DRAWS):
         size = min(MOST_DRAWS, number - first)
         block = result.posterior(jax.random.fold_in(key, first) if first else key, size)
@@ -213,13 +232,15 @@ def write_twins(
 ) -> list[Path]:
     """Draw twins as `synthesize` does, each into its own file, which is complete or absent.
 
-    Guarantee: as of `synthesize`. `discreet.tables.read_table` reads the file as a table of this schema.
+    Guarantee: as of `synthesize`. `discreet.tables.read_table` reads the file as a table of this
+    schema.
 
     Args:
         key: Any JAX key.
         result: As in `synthesize`.
         model: As in `synthesize`.
-        schema: The twins' schema: that of the model; without a person column, unless twins have persons with several rows.
+        schema: The twins' schema: that of the model; without a person column, unless twins have
+            persons with several rows.
         folder: Folder for `twin-1.csv` and so on; files of that name are replaced.
         num_twins: As in `synthesize`.
         num_records: As in `synthesize`.
@@ -231,7 +252,8 @@ def write_twins(
         The files.
 
     Raises:
-        ValueError: As `synthesize`; another format; or, for CSV, missing cells that no text stands for.
+        ValueError: As `synthesize`; another format; or, for CSV, missing cells that no text stands
+            for.
         OSError: A file cannot be written.
     """
     check_format(schema, file_format)
@@ -258,7 +280,9 @@ def check_format(schema: Schema, file_format: TwinFormat | str) -> None:
         _missing_text(schema)
 
 
-def _write(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form: TwinFormat) -> Iterator[int]:
+def _write(
+    file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form: TwinFormat
+) -> Iterator[int]:
     """Write the pieces one after the other, and yield the number of rows of each."""
     require("pyarrow", extra="tables", what="Writing twins")
     import pyarrow.csv
@@ -271,10 +295,16 @@ def _write(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form
         missing = _missing_text(schema)
         texts = [text for column in schema.columns for text in column.categories]
         # Where no text needs quotes, none has any.
-        style = "none" if all(map(_is_plain, [*texts, *([] if missing is None else [missing])])) else "needed"
+        style = (
+            "none"
+            if all(map(_is_plain, [*texts, *([] if missing is None else [missing])]))
+            else "needed"
+        )
         how["write_options"] = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
         header = io.StringIO()
-        names = [column.name for column in schema.columns] + ([] if schema.person is None else [schema.person])
+        names = [column.name for column in schema.columns] + (
+            [] if schema.person is None else [schema.person]
+        )
         csv.writer(header, lineterminator="\n").writerow(names)
         file.write(header.getvalue().encode("utf-8"))
         pieces = (_for_csv(piece, schema, missing) for piece in pieces)
@@ -362,7 +392,8 @@ class Fitted(NamedTuple):
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Draws of the latents, as `DPSVIResult.posterior` has them.
 
-        The mixture's latents are real and its guide a normal for each, so draws need no program that would be compiled first.
+        The mixture's latents are real and its guide a normal for each, so draws need no program
+        that would be compiled first.
         """
         if isinstance(self.result, MarginalsResult):
             return self.result.posterior(key, num_samples)
@@ -370,12 +401,15 @@ class Fitted(NamedTuple):
         rng = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,))))
         params = self.result.params
         return {
-            name: params[f"{name}_auto_loc"] + params[f"{name}_auto_scale"] * rng.standard_normal((num_samples, *shape))
+            name: params[f"{name}_auto_loc"]
+            + params[f"{name}_auto_scale"] * rng.standard_normal((num_samples, *shape))
             for name, shape in _latents(self.model).items()
         }
 
 
-def write_fitted(folder: Path | str, result: DPSVIResult | MarginalsResult, model: MixtureOfProducts) -> list[Path]:
+def write_fitted(
+    folder: Path | str, result: DPSVIResult | MarginalsResult, model: MixtureOfProducts
+) -> list[Path]:
     """Write a fit of a mixture into a folder, as `discreet fit --model twin` does: the result, and the model with its schema.
 
     All of it is public or released, and covered by `result.statement`.
@@ -388,22 +422,28 @@ def write_fitted(folder: Path | str, result: DPSVIResult | MarginalsResult, mode
     """
     folder = Path(folder)
     # The model comes last: if it exists, the result does.
-    return [result.save(folder / RESULT), write_archive(folder / MODEL, _WHAT, _VERSION, model, _KINDS)]
+    return [
+        result.save(folder / RESULT),
+        write_archive(folder / MODEL, _WHAT, _VERSION, model, _KINDS),
+    ]
 
 
 def read_fitted(folder: Path | str) -> Fitted:
     """Read what `write_fitted` wrote.
 
     Returns:
-        The result and the model, from which `synthesize` and `write_twins` draw. (For `noise_aware`, load the result itself by
-        `load_result(folder / "twin.result", model.model, model.guide(), placeholder=model.placeholder)`.)
+        The result and the model, from which `synthesize` and `write_twins` draw. (For
+        `noise_aware`, load the result itself by `load_result(folder / "twin.result", model.model,
+        model.guide(), placeholder=model.placeholder)`.)
 
     Raises:
         ValueError: The folder is absent or holds no such fit, or a file is damaged.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: give the one that discreet fit --model twin wrote")
+        raise ValueError(
+            f"{folder} is not a folder: give the one that discreet fit --model twin wrote"
+        )
     if not (folder / MODEL).is_file():
         raise ValueError(
             f"{folder} has no {MODEL}, so there is no fit to draw twins from: run discreet fit --model twin"
@@ -418,7 +458,11 @@ def read_fitted(folder: Path | str) -> Fitted:
         expected = {name: (result.num_draws, *shape) for name, shape in latents.items()}
     else:
         values = result.params
-        expected = {f"{name}_auto_{part}": shape for name, shape in latents.items() for part in ("loc", "scale")}
+        expected = {
+            f"{name}_auto_{part}": shape
+            for name, shape in latents.items()
+            for part in ("loc", "scale")
+        }
     if {name: np.shape(value) for name, value in values.items()} != expected:
         raise ValueError(
             f"{folder / RESULT} does not fit {MODEL} beside it: its parameters have other names or shapes. Restore the files of "
@@ -446,4 +490,8 @@ def read_result(folder: Path) -> DPSVIResult | MarginalsResult:
 
 def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:
     levels = sum(model.sizes)
-    return {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
+    return {
+        "component": (model.components,),
+        "base": (levels,),
+        "deviations": (model.components, levels),
+    }

@@ -19,7 +19,8 @@ class MarginalDistances:
     """Total variation distances between a twin and a table; **not private** for the table. Made by `marginal_distances`.
 
     Attributes:
-        one_way: For each column, half the sum of the differences between the shares of its levels, in [0, 1].
+        one_way: For each column, half the sum of the differences between the shares of its levels,
+            in [0, 1].
         two_way: Likewise for each pair of columns and the shares of pairs of levels.
     """
 
@@ -49,8 +50,9 @@ def marginal_distances(
 ) -> MarginalDistances:
     """Compare the marginals of single columns and of pairs between a twin and a table: **not private** for the table.
 
-    Numbers are compared by the slices of `Levels`; what differs within a slice is not seen. Two tables of n records from one
-    population have distances above zero, too: about as large as the square root of the number of levels over n.
+    Numbers are compared by the slices of `Levels`; what differs within a slice is not seen. Two
+    tables of n records from one population have distances above zero, too: about as large as the
+    square root of the number of levels over n.
 
     Args:
         twin: A twin, or any table with the schema's columns.
@@ -75,27 +77,36 @@ def marginal_distances(
     )
     where = levels.places
     one_way = {name: float(np.trace(difference[at, at])) / 2 for name, at in where.items()}
-    two_way = {(a, b): float(difference[where[a], where[b]].sum()) / 2 for a, b in itertools.combinations(where, 2)}
+    two_way = {
+        (a, b): float(difference[where[a], where[b]].sum()) / 2
+        for a, b in itertools.combinations(where, 2)
+    }
     return MarginalDistances(one_way, two_way)
 
 
-def associations(levels: Levels, rows: Int[np.ndarray, "row column"]) -> dict[tuple[str, str], float]:
+def associations(
+    levels: Levels, rows: Int[np.ndarray, "row column"]
+) -> dict[tuple[str, str], float]:
     """Cramér's V of each pair of columns, in [0, 1], corrected for the bias of few rows.
 
-    0 for independent columns, 1 where one column determines the other. It has no sign, and applies to any two kinds of
-    columns; numbers are compared by their slices.
+    0 for independent columns, 1 where one column determines the other. It has no sign, and applies
+    to any two kinds of columns; numbers are compared by their slices.
 
     Args:
         levels: Levels of the columns; few slices a column, so that many rows share one.
         rows: As `levels.encode` gives them.
 
     Reference:
-        W. Bergsma, "A bias-correction for Cramér's V and Tschuprow's T", J. Korean Statistical Society 42, 2013.
+        W. Bergsma, "A bias-correction for Cramér's V and Tschuprow's T", J. Korean Statistical
+        Society 42, 2013.
     """
     shares = levels.pair_shares(rows)
     places = levels.places
     count = len(rows)
-    return {(a, b): _cramer(shares[places[a], places[b]], count) for a, b in itertools.combinations(places, 2)}
+    return {
+        (a, b): _cramer(shares[places[a], places[b]], count)
+        for a, b in itertools.combinations(places, 2)
+    }
 
 
 def _cramer(joint: np.ndarray, count: int) -> float:
@@ -104,6 +115,9 @@ def _cramer(joint: np.ndarray, count: int) -> float:
     if min(down, across, count) < 2:
         return 0.0
     expected = np.outer(joint.sum(axis=1), joint.sum(axis=0))
-    square = max(0.0, float(np.sum((joint - expected) ** 2 / expected)) - (down - 1) * (across - 1) / (count - 1))
+    square = max(
+        0.0,
+        float(np.sum((joint - expected) ** 2 / expected)) - (down - 1) * (across - 1) / (count - 1),
+    )
     most = min(down - (down - 1) ** 2 / (count - 1), across - (across - 1) ** 2 / (count - 1)) - 1
     return math.sqrt(min(1.0, square / most)) if most > 0 else 0.0

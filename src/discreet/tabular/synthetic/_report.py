@@ -44,10 +44,13 @@ class Comparison:
     """One table against the evaluation rows; **not private** for them.
 
     Attributes:
-        prediction: For each target the scores of a model that was trained on the table, tested on the evaluation rows.
+        prediction: For each target the scores of a model that was trained on the table, tested on
+            the evaluation rows.
         marginals: Distances of one and of two columns' shares.
-        association: For each pair of columns, Cramér's V of the table less that of the evaluation rows.
-        told_apart: AUC of a classifier between the table's rows and the evaluation rows; NaN for fewer than ten rows.
+        association: For each pair of columns, Cramér's V of the table less that of the evaluation
+            rows.
+        told_apart: AUC of a classifier between the table's rows and the evaluation rows; NaN for
+            fewer than ten rows.
     """
 
     prediction: dict[str, dict[str, float]]
@@ -78,7 +81,8 @@ class UtilityReport:
         evaluation_rows: Number of real rows compared with the twins.
         training_rows: Number of real training rows.
         twin_rows: Number of rows of each twin.
-        shares: For each column the shares of its levels, of the evaluation rows and the mean over the twins.
+        shares: For each column the shares of its levels, of the evaluation rows and the mean over
+            the twins.
     """
 
     twins: tuple[Comparison, ...]
@@ -94,7 +98,8 @@ class UtilityReport:
     def statement_line(self) -> str:
         """The line that a statement should contain about this report: `statement.with_notes(report.statement_line)`.
 
-        If the rows are among those that the statement protects, it is a violation: use `with_violations`.
+        If the rows are among those that the statement protects, it is a violation: use
+        `with_violations`.
         """
         rows = f"{self.evaluation_rows:,} evaluation rows"
         if self.training_rows:
@@ -121,7 +126,8 @@ class UtilityReport:
         """Draw the shares of each column's levels, twins beside evaluation rows; the title says that it is not private.
 
         Args:
-            path: File for the picture, whose ending determines its format; by default it is not saved.
+            path: File for the picture, whose ending determines its format; by default it is not
+                saved.
 
         Raises:
             ImportError: Matplotlib is not installed.
@@ -132,10 +138,15 @@ class UtilityReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; undefined figures are None."""
-        tables = {"twins": self.twins, "training": () if self.training is None else (self.training,)}
+        tables = {
+            "twins": self.twins,
+            "training": () if self.training is None else (self.training,),
+        }
         mean, spread = (
             {
-                "prediction": {t: {s: self.prediction(t, s)[part] for s in x} for t, x in self.guessing.items()},
+                "prediction": {
+                    t: {s: self.prediction(t, s)[part] for s in x} for t, x in self.guessing.items()
+                },
                 **{name: self.figure(name)[part] for name in self.twins[0].figures()},
             }
             for part in (0, 1)
@@ -152,7 +163,9 @@ class UtilityReport:
             "guessing": self.guessing,
             "mean": mean,
             "spread": spread,
-            **{name: [_plain(comparison) for comparison in found] for name, found in tables.items()},
+            **{
+                name: [_plain(comparison) for comparison in found] for name, found in tables.items()
+            },
         }
         return finite_or_none(content)
 
@@ -180,7 +193,9 @@ def _page(report: UtilityReport) -> str:
             lines.append(f"{target} ({report.models[target]})")
             for score, value in guessed.items():
                 real = None if training is None else training.prediction[target][score]
-                lines.append(_line(f"  {score}", wide, *report.prediction(target, score), value, real))
+                lines.append(
+                    _line(f"  {score}", wide, *report.prediction(target, score), value, real)
+                )
         parts.append("\n".join(["Prediction", "----------", *lines]))
     lines = [plain]
     for name in report.twins[0].figures():
@@ -193,17 +208,25 @@ def _page(report: UtilityReport) -> str:
 
 def _worst(report: UtilityReport) -> list[str]:
     """The column and the pair that differ most."""
-    columns = {name: np.mean([twin.marginals.one_way[name] for twin in report.twins]) for name in report.shares}
+    columns = {
+        name: np.mean([twin.marginals.one_way[name] for twin in report.twins])
+        for name in report.shares
+    }
     worst = max(columns, key=lambda name: columns[name])
     said = f"Farthest column: {worst} ({columns[worst]:.3f})."
-    pairs = {pair: np.mean([twin.association[pair] for twin in report.twins]) for pair in report.twins[0].association}
+    pairs = {
+        pair: np.mean([twin.association[pair] for twin in report.twins])
+        for pair in report.twins[0].association
+    }
     if pairs:
         lost = max(pairs, key=lambda pair: abs(pairs[pair]))
         said += f" Pair whose association differs most: {lost[0]} and {lost[1]} (Cramér's V {pairs[lost]:+.3f})."
     return [_wrap(said)]
 
 
-def _line(name: str, wide: int, mean: float, spread: float, guessed: float | None, real: float | None) -> str:
+def _line(
+    name: str, wide: int, mean: float, spread: float, guessed: float | None, real: float | None
+) -> str:
     twins = _show(mean) + (f" ± {_show(spread)}" if math.isfinite(spread) else "")
     return f"{name:{wide}}{twins:>20}{_show(guessed):>12}{_show(real):>16}".rstrip()
 

@@ -13,7 +13,13 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.report import Statement
-from discreet.tabular.marginals import Marginals, MarginalsPlan, fit_twins, private_marginals, release_of
+from discreet.tabular.marginals import (
+    Marginals,
+    MarginalsPlan,
+    fit_twins,
+    private_marginals,
+    release_of,
+)
 from discreet.tabular.synthetic._draw import Fitted, synthesize
 from discreet.tabular.tables import Schema
 
@@ -66,21 +72,24 @@ def twins(
 ) -> Twins:
     """Draw synthetic twins of a table privately.
 
-    Guarantee: one Gaussian release of the counts of all columns, of all pairs and, with a target of few categories, of all pairs
-    with it, and of sums of numbers and of squares, is (epsilon, delta)-differentially private under `relation`, for one person
-    where the schema names a person column. Twins follow from it, however many.
+    Guarantee: one Gaussian release of the counts of all columns, of all pairs and, with a target of
+    few categories, of all pairs with it, and of sums of numbers and of squares, is (epsilon,
+    delta)-differentially private under `relation`, for one person where the schema names a person
+    column. Twins follow from it, however many.
 
     Args:
-        table: Columns by name, or a path to a file: as for `describe`. Or what was released already, such as the result of
-            `describe`: its twins cost nothing more, and take no schema or budget. Pairs of columns that it did not count are
-            independent in them, which the statement says.
+        table: Columns by name, or a path to a file: as for `describe`. Or what was released
+            already, such as the result of `describe`: its twins cost nothing more, and take no
+            schema or budget. Pairs of columns that it did not count are independent in them, which
+            the statement says.
         schema: The public description. Where its `max_rows` is above 1, rows of twins are nobody's.
         epsilon: Privacy budget, above 0.
         delta: Privacy budget, well below one over the number of records.
         num_twins: Number of twins.
-        num_records: Rows of each; None: as many as the table has, as estimated from the noisy counts.
-        num_draws: 1: all twins are from one fit, the closest. 20 or more, and not fewer than twins: each is from a refit with
-            fresh noise, which `combine` needs for intervals.
+        num_records: Rows of each; None: as many as the table has, as estimated from the noisy
+            counts.
+        num_draws: 1: all twins are from one fit, the closest. 20 or more, and not fewer than twins:
+            each is from a refit with fresh noise, which `combine` needs for intervals.
         relation: The neighbouring relation; None: `ADD_OR_REMOVE_ONE`.
         ledger: Debited before the release.
         out_of_bounds: "refuse" or "clip".
@@ -105,9 +114,13 @@ def twins(
     if num_records is not None:
         integer("num_records", num_records, hint="Leave it out for as many as the table has.")
     if 1 < num_draws < num_twins:
-        raise ValueError(f"num_draws is {num_draws} for {num_twins} twins: give 1, or a draw for each twin")
+        raise ValueError(
+            f"num_draws is {num_draws} for {num_twins} twins: give 1, or a draw for each twin"
+        )
     key = random.key() if rng_key is None else rng_key
-    released = release_of(table, schema=schema, epsilon=epsilon, delta=delta, relation=relation, ledger=ledger)
+    released = release_of(
+        table, schema=schema, epsilon=epsilon, delta=delta, relation=relation, ledger=ledger
+    )
     if released is None:
         if not isinstance(schema, Schema) or epsilon is None or delta is None:
             raise TypeError(

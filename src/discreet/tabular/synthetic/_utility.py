@@ -1,9 +1,9 @@
 """Compare twins with real rows. **Not private** for these rows, which the user must declare non-private.
 
-Separate from drawing twins: this is the only file of the package that reads tables. Four questions are asked of each
-twin, and of real training rows for comparison: how well a standard model trained on it predicts real rows, how far its
-one-way and two-way marginals are from the real ones, whether columns are associated as closely, and whether a classifier
-can tell its rows from real ones.
+Separate from drawing twins: this is the only file of the package that reads tables. Four questions
+are asked of each twin, and of real training rows for comparison: how well a standard model trained
+on it predicts real rows, how far its one-way and two-way marginals are from the real ones, whether
+columns are associated as closely, and whether a classifier can tell its rows from real ones.
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ class Encoded:
     rows: pyarrow.Table
     x: Float[np.ndarray, "row feature"] = dataclasses.field(repr=False)
 
-    def explain(self, target: Column) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, " row"]]:
+    def explain(
+        self, target: Column
+    ) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, " row"]]:
         """Features without the target's, and the target's values, for rows in which it is not missing.
 
-        The value is a position among the categories, or a number in the column's own unit (days for a date).
+        The value is a position among the categories, or a number in the column's own unit (days for
+        a date).
         """
         from discreet.tabular.tables import describe_features, encode
 
@@ -66,7 +69,11 @@ class Encoded:
         first = sum(len(describe_features(each)) for each in alone[:place])
         width = len(describe_features(alone[place]))
         others = np.delete(self.x, slice(first, first + width), axis=1)
-        values = encode(self.rows, alone[place], out_of_bounds="clip", raw=True).x[:, 0].astype(np.float64)
+        values = (
+            encode(self.rows, alone[place], out_of_bounds="clip", raw=True)
+            .x[:, 0]
+            .astype(np.float64)
+        )
         return others[~np.isnan(values)], values[~np.isnan(values)]
 
 
@@ -90,7 +97,9 @@ def read(source: Any, schema: Schema, what: str, most_rows: int, *, twin: bool =
         table = read_table(source, plain if twin and names <= {*column_names(source)} else public)
         rows = table
         if len(table) > most_rows:
-            rows = table.take(np.sort(np.random.default_rng(_SEED).choice(len(table), most_rows, replace=False)))
+            rows = table.take(
+                np.sort(np.random.default_rng(_SEED).choice(len(table), most_rows, replace=False))
+            )
         return Encoded(public, table, rows, encode(rows, public, out_of_bounds="clip").x)
     except DataError as error:
         raise DataError(f"{what}: {error}") from None
@@ -136,7 +145,9 @@ def guess(column: Column, test: Encoded) -> Scores:
     return _of_classes(column, y, np.tile(shares, (len(y), 1)))
 
 
-def _probabilities(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int) -> Float[np.ndarray, "row class"]:
+def _probabilities(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int
+) -> Float[np.ndarray, "row class"]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -153,7 +164,9 @@ def _probabilities(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: in
     return table
 
 
-def _predicted(column: Column, x: np.ndarray, y: np.ndarray, x_test: np.ndarray) -> Float[np.ndarray, " row"]:
+def _predicted(
+    column: Column, x: np.ndarray, y: np.ndarray, x_test: np.ndarray
+) -> Float[np.ndarray, " row"]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import PoissonRegressor, Ridge
 
@@ -162,7 +175,8 @@ def _predicted(column: Column, x: np.ndarray, y: np.ndarray, x_test: np.ndarray)
         return np.clip(Ridge(alpha=1.0).fit(x, y).predict(x_test), low, high)
     if y.max() == 0:
         return np.full(len(x_test), 1e-9)
-    # Fitted to the counts over their mean, which changes nothing but the scale, so that long tails leave numbers in range.
+    # Fitted to the counts over their mean, which changes nothing but the scale, so that long tails
+    # leave numbers in range.
     scale = y.mean()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -173,7 +187,11 @@ def _predicted(column: Column, x: np.ndarray, y: np.ndarray, x_test: np.ndarray)
 def _of_classes(column: Column, y: np.ndarray, table: Float[np.ndarray, "row class"]) -> Scores:
     binary = len(column.categories) == 2
     found = classification_metrics(y, table[:, 1] if binary else table, non_private=True)
-    return {ACCURACY: found.accuracy, **({AUC: found.auc} if binary else {}), LOG_LOSS: found.log_loss}
+    return {
+        ACCURACY: found.accuracy,
+        **({AUC: found.auc} if binary else {}),
+        LOG_LOSS: found.log_loss,
+    }
 
 
 def _of_numbers(column: Column, y: np.ndarray, predicted: np.ndarray) -> Scores:
@@ -182,19 +200,24 @@ def _of_numbers(column: Column, y: np.ndarray, predicted: np.ndarray) -> Scores:
     varies = len(y) > 1 and np.ptp(y) > 0
     error = float(mean_absolute_error(y, predicted))
     if column.kind is Kind.COUNT:
-        return {DEVIANCE: float(d2_tweedie_score(y, predicted, power=1)) if varies else math.nan, ERROR: error}
+        return {
+            DEVIANCE: float(d2_tweedie_score(y, predicted, power=1)) if varies else math.nan,
+            ERROR: error,
+        }
     return {R2: float(r2_score(y, predicted)) if varies else math.nan, ERROR: error}
 
 
-def told_apart(first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "row column"]) -> float:
+def told_apart(
+    first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "row column"]
+) -> float:
     """AUC of boosted trees that guess a row's table, on rows that they were not trained on; NaN for few rows.
 
-    The same number of rows is taken from each table, at most 20,000. The trees get levels, so differences within a slice of
-    numbers are not detected.
+    The same number of rows is taken from each table, at most 20,000. The trees get levels, so
+    differences within a slice of numbers are not detected.
 
     Reference:
-        J. Snoke et al., "General and specific utility measures for synthetic data", JRSS A 181(3), 2018, for scores of
-        propensity.
+        J. Snoke et al., "General and specific utility measures for synthetic data", JRSS A 181(3),
+        2018, for scores of propensity.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -205,11 +228,14 @@ def told_apart(first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "ro
     if number < _FEWEST_TO_TELL_APART:
         return math.nan
     rng = np.random.default_rng(0)
-    rows = np.concatenate([table[rng.choice(len(table), number, replace=False)] for table in (first, second)])
+    rows = np.concatenate(
+        [table[rng.choice(len(table), number, replace=False)] for table in (first, second)]
+    )
     whose = np.repeat([0, 1], number)
     model = HistGradientBoostingClassifier(max_iter=60, random_state=0)
     halves = StratifiedKFold(2, shuffle=True, random_state=0)
-    # Threads do not help small trees, and on a busy machine they wait for each other at every split.
+    # Threads do not help small trees, and on a busy machine they wait for each other at every
+    # split.
     with threadpool_limits(1, user_api="openmp"):
         guesses = cross_val_predict(model, rows, whose, cv=halves, method="predict_proba")
     return float(roc_auc_score(whose, np.asarray(guesses)[:, 1]))
@@ -230,21 +256,26 @@ def utility_report(
 ) -> UtilityReport:
     """Measure how useful twins are as a substitute for a table: **not private** for the real rows that are passed.
 
-    Four questions are answered, each by the mean over the twins and their spread: how well does a standard model that is trained
-    on a twin predict real rows; how far are the one-way and two-way marginals from the real ones; are columns associated as
-    closely; and can a classifier distinguish a twin's rows from real ones. With `training_table` the same is computed for real
+    Four questions are answered, each by the mean over the twins and their spread: how well does a
+    standard model that is trained on a twin predict real rows; how far are the one-way and two-way
+    marginals from the real ones; are columns associated as closely; and can a classifier
+    distinguish a twin's rows from real ones. With `training_table` the same is computed for real
     rows, which no twin can be expected to surpass.
 
-    The target of the schema is what is predicted (logistic regression for categories, ridge for numbers and dates,
-    Poisson for counts), by all other columns; without a target, each column in turn.
+    The target of the schema is what is predicted (logistic regression for categories, ridge for
+    numbers and dates, Poisson for counts), by all other columns; without a target, each column in
+    turn.
 
     Args:
         twins: Tables, or paths of their files.
-        evaluation_table: Real rows that are public, or whose figures will not be shown; preferably rows that no fit has used.
+        evaluation_table: Real rows that are public, or whose figures will not be shown; preferably
+            rows that no fit has used.
         schema: The public description of all these tables.
-        training_table: Real rows to compare the twins with, under the same condition; those that were fitted, say.
+        training_table: Real rows to compare the twins with, under the same condition; those that
+            were fitted, say.
         non_private: Must be True, to say so.
-        most_rows: Rows of a table that models are trained and tested on: of more, a random sample. Shares are of all rows.
+        most_rows: Rows of a table that models are trained and tested on: of more, a random sample.
+            Shares are of all rows.
 
     Raises:
         ValueError: `non_private` was not set, or no twins.
@@ -258,13 +289,27 @@ def utility_report(
             "rows are public, or if you will not publish the figures."
         )
     if len(twins) == 0:
-        raise ValueError("There is no twin to report on: pass at least one, and better five, for their spread.")
+        raise ValueError(
+            "There is no twin to report on: pass at least one, and better five, for their spread."
+        )
     if most_rows < 2:
-        raise ValueError(f"most_rows is {most_rows}: models are trained on two rows at least, 100,000 say.")
-    names = [str(twin) if isinstance(twin, str | Path) else f"twin {i}" for i, twin in enumerate(twins, start=1)]
+        raise ValueError(
+            f"most_rows is {most_rows}: models are trained on two rows at least, 100,000 say."
+        )
+    names = [
+        str(twin) if isinstance(twin, str | Path) else f"twin {i}"
+        for i, twin in enumerate(twins, start=1)
+    ]
     evaluation = read(evaluation_table, schema, "the evaluation rows", most_rows)
-    encoded = [read(twin, schema, name, most_rows, twin=True) for name, twin in zip(names, twins, strict=True)]
-    training = None if training_table is None else read(training_table, schema, "the training rows", most_rows)
+    encoded = [
+        read(twin, schema, name, most_rows, twin=True)
+        for name, twin in zip(names, twins, strict=True)
+    ]
+    training = (
+        None
+        if training_table is None
+        else read(training_table, schema, "the training rows", most_rows)
+    )
     targets = list(schema.columns) if len(schema.columns) > 1 else []
     if schema.target_column is not None:
         targets = [schema.target_column]

@@ -1,8 +1,9 @@
 """A table of people with a public schema: read from a file, encoded as arrays of records, and decoded again.
 
-The schema's half (columns, bounds, categories) is loaded at once and needs nothing; the readers are loaded when one is first
-used and need pyarrow. What goes wrong with a cell is reported by column and rule, without values, rows or counts; that an
-error occurred at all is still something that the data said, see docs/tables.md.
+The schema's half (columns, bounds, categories) is loaded at once and needs nothing; the readers are
+loaded when one is first used and need pyarrow. What goes wrong with a cell is reported by column
+and rule, without values, rows or counts; that an error occurred at all is still something that the
+data said, see docs/tables.md.
 """
 
 from importlib import import_module
@@ -69,14 +70,20 @@ if TYPE_CHECKING:
         files_of as files_of,
         sniff_csv as sniff_csv,
     )
-    from discreet.tabular.tables._infer import infer_columns_non_private as infer_columns_non_private
+    from discreet.tabular.tables._infer import (
+        infer_columns_non_private as infer_columns_non_private,
+    )
     from discreet.tabular.tables._read import (
         over_pieces as over_pieces,
         persons_of as persons_of,
         read_table as read_table,
     )
     from discreet.tabular.tables._shards import ShardedArray as ShardedArray
-    from discreet.tabular.tables._typed import as_table as as_table, number_of as number_of, typed as typed
+    from discreet.tabular.tables._typed import (
+        as_table as as_table,
+        number_of as number_of,
+        typed as typed,
+    )
 
 
 # What reads or makes pyarrow tables, by file.

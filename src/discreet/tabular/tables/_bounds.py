@@ -10,12 +10,16 @@ RULE_FORM = "NAME=LOW:HIGH for numbers and dates or NAME=A|B|C for categories, s
 
 
 def schema_from_bounds(
-    text: str, *, target: str | None = None, target_kind: Kind | None = None, target_follows: bool = False
+    text: str,
+    *,
+    target: str | None = None,
+    target_kind: Kind | None = None,
+    target_follows: bool = False,
 ) -> Schema:
     """Read bounds and categories from one line.
 
-    Two categories make a binary column (the second is 1), more a categorical one. A target of kind binary that is not
-    mentioned gets the categories 0 and 1.
+    Two categories make a binary column (the second is 1), more a categorical one. A target of kind
+    binary that is not mentioned gets the categories 0 and 1.
 
     Args:
         text: For example "age=17:90,region=north|south|east,smoker=no|yes".
@@ -31,7 +35,9 @@ def schema_from_bounds(
     """
     columns = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, rule = part.rpartition("=") if ":" in part.rpartition("=")[2] else part.partition("=")
+        name, equals, rule = (
+            part.rpartition("=") if ":" in part.rpartition("=")[2] else part.partition("=")
+        )
         if not equals or not name.strip():
             raise DataError(f"bounds: '{part}' is not understood: write {RULE_FORM}")
         kind = target_kind if name.strip() == target else None
@@ -47,7 +53,11 @@ def schema_from_bounds(
 def _column_from_rule(name: str, rule: str, kind: Kind | None) -> Column:
     if "|" in rule:
         categories = tuple(category.strip() for category in rule.split("|"))
-        return Column(name=name, kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL, categories=categories)
+        return Column(
+            name=name,
+            kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL,
+            categories=categories,
+        )
     low, colon, high = rule.partition(":")
     if not colon:
         raise DataError(f"bounds: '{name}={rule}' is not understood: write {RULE_FORM}")

@@ -1,8 +1,9 @@
 """Cells of one column against the public schema: numbers within bounds, positions among categories, whose rows, what is wrong.
 
-What is wrong with cells is gathered in a `Report`, which holds names of columns and rules, and no value, row or count: an
-error message cannot quote a person. The columns are Arrow's, already of the type that their kind needs; nothing is read here,
-and pyarrow is imported only where cells are looked at, so that packages that need a schema alone do not need it.
+What is wrong with cells is gathered in a `Report`, which holds names of columns and rules, and no
+value, row or count: an error message cannot quote a person. The columns are Arrow's, already of the
+type that their kind needs; nothing is read here, and pyarrow is imported only where cells are
+looked at, so that packages that need a schema alone do not need it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Report:
     """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
 
     Attributes:
-        rule: The rule for cells that the schema does not allow, of columns without one of their own.
+        rule: The rule for cells that the schema does not allow, of columns without one of their
+            own.
         faults: Faults found, as sentences without a full stop; several threads add to it.
     """
 
@@ -54,7 +56,9 @@ class Report:
 
     def __post_init__(self) -> None:
         if self.rule is OutOfBounds.OTHER:
-            raise DataError('out_of_bounds = "other" is a rule of single columns: choose refuse, clip or missing')
+            raise DataError(
+                'out_of_bounds = "other" is a rule of single columns: choose refuse, clip or missing'
+            )
 
     def rule_of(self, column: Column) -> OutOfBounds:
         """The rule for cells that a column does not allow: its own, or that of the table."""
@@ -67,7 +71,11 @@ class Report:
             DataError: All that is wrong, column by column.
         """
         # What cannot be read is null from then on, which is not what the reader has to mend.
-        unread = tuple(fault.partition(" holds ")[0] + " has missing" for fault in self.faults if " holds " in fault)
+        unread = tuple(
+            fault.partition(" holds ")[0] + " has missing"
+            for fault in self.faults
+            if " holds " in fault
+        )
         faults = [fault for fault in sorted(self.faults) if not fault.startswith(unread)]
         if faults:
             raise DataError(all_faults(faults))
@@ -83,7 +91,11 @@ AS_MISSING = (
 def _present(column: Column, report: Report) -> None:
     """Report missing cells, where the column does not allow them."""
     if column.missing is Missing.REFUSE:
-        counted = ", or cells that count as missing" if report.rule_of(column) is OutOfBounds.MISSING else ""
+        counted = (
+            ", or cells that count as missing"
+            if report.rule_of(column) is OutOfBounds.MISSING
+            else ""
+        )
         report.faults.add(
             f"column '{column.name}' has missing cells{counted}: fill them in by a rule that does not look at other people's "
             'rows, or set missing = "indicator" for it (of a target missing = "drop", with which such rows contribute nothing), '
@@ -91,7 +103,9 @@ def _present(column: Column, report: Report) -> None:
         )
 
 
-def coded(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+def coded(
+    column: Column, values: pyarrow.ChunkedArray, report: Report
+) -> tuple[np.ndarray, np.ndarray]:
     """The cells as numbers within the bounds, or as positions among the categories; and which are missing."""
     if column.kind.has_bounds:
         return _numbers_of(column, values, report)
@@ -101,10 +115,16 @@ def coded(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple
 
 def _array_of(cells: pyarrow.Array) -> np.ndarray:
     """The cells as an array of NumPy. `to_numpy` imports pandas, which takes longer than to read a small table."""
-    return cells.to_numpy(zero_copy_only=False) if cells.null_count or not len(cells) else np.from_dlpack(cells)
+    return (
+        cells.to_numpy(zero_copy_only=False)
+        if cells.null_count or not len(cells)
+        else np.from_dlpack(cells)
+    )
 
 
-def _numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+def _numbers_of(
+    column: Column, values: pyarrow.ChunkedArray, report: Report
+) -> tuple[np.ndarray, np.ndarray]:
     """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
     low, high = column.limits
     if column.kind is Kind.DATE:
@@ -142,9 +162,16 @@ def to_steps(column: Column, numbers: np.ndarray) -> np.ndarray:
     if column.step is None:
         return numbers
     low, high = column.limits
-    steps = np.clip(np.rint((numbers - low) / column.step), 0, np.floor((high - low) / column.step * (1 + 1e-12)))
+    steps = np.clip(
+        np.rint((numbers - low) / column.step),
+        0,
+        np.floor((high - low) / column.step * (1 + 1e-12)),
+    )
     # 3 steps of 0.1 are 0.3, not 0.30000000000000004.
-    decimals = max(len(f"{Decimal(repr(float(x))).normalize():f}".partition(".")[2]) for x in (low, column.step))
+    decimals = max(
+        len(f"{Decimal(repr(float(x))).normalize():f}".partition(".")[2])
+        for x in (low, column.step)
+    )
     return np.round(low + steps * column.step, decimals)
 
 
@@ -165,19 +192,27 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
     """Position of each cell among the categories; negative for missing cells."""
     import pyarrow
 
-    place = {category: position for position, category in enumerate(column.categories)} | {None: _ABSENT}
+    place = {category: position for position, category in enumerate(column.categories)} | {
+        None: _ABSENT
+    }
     if column.categories == ZERO_OR_ONE:
         place |= _OTHER_WRITINGS
     numbers = [_value_of(category) for category in column.categories]
-    # By value where no text is the same: a column of integers with missing cells is often written 1.0.
+    # By value where no text is the same: a column of integers with missing cells is often written
+    # 1.0.
     by_value: dict[Decimal | None, int] = {
-        value: position for position, value in enumerate(numbers) if value is not None and numbers.count(value) == 1
+        value: position
+        for position, value in enumerate(numbers)
+        if value is not None and numbers.count(value) == 1
     }
     chunks = []
     for chunk in values.chunks:
         cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         texts = cells.dictionary.to_pylist()
-        known = [place[text] if text in place else by_value.get(_value_of(text), _FOREIGN) for text in texts]
+        known = [
+            place[text] if text in place else by_value.get(_value_of(text), _FOREIGN)
+            for text in texts
+        ]
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
         chunks.append(np.array([*known, _ABSENT], np.int32).take(_array_of(indices)))
     positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
@@ -191,7 +226,8 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
             f"{AS_MISSING}"
         )
     if lowest == _ABSENT or (
-        lowest == _FOREIGN and (report.rule_of(column) is OutOfBounds.MISSING or (positions == _ABSENT).any())
+        lowest == _FOREIGN
+        and (report.rule_of(column) is OutOfBounds.MISSING or (positions == _ABSENT).any())
     ):
         _present(column, report)
     return positions
@@ -222,7 +258,9 @@ def words_of_truth(column: Column, values: pyarrow.ChunkedArray) -> pyarrow.Chun
     for false, true in _WORDS:
         if false in meant and true in meant:
             places = [chunk.cast(pyarrow.int8()) for chunk in values.chunks]
-            coded = [pyarrow.DictionaryArray.from_arrays(x, [meant[false], meant[true]]) for x in places]
+            coded = [
+                pyarrow.DictionaryArray.from_arrays(x, [meant[false], meant[true]]) for x in places
+            ]
             return pyarrow.chunked_array([x.dictionary_decode() for x in coded], pyarrow.string())
     raise DataError(
         f"column '{column.name}' holds truth values, and its categories {', '.join(column.categories)} are no words for these: "

@@ -1,8 +1,8 @@
 """Convert a table larger than memory to a folder of encoded records, which a fit maps into memory.
 
-A folder has the arrays of all records in shards, each a file of bare numbers, and an index. The table is read piece by piece;
-with a person column it is read twice: the first pass says to whom each row belongs, and so at which place. `_shards` has the
-format of the folder.
+A folder has the arrays of all records in shards, each a file of bare numbers, and an index. The
+table is read piece by piece; with a person column it is read twice: the first pass says to whom
+each row belongs, and so at which place. `_shards` has the format of the folder.
 """
 
 import dataclasses
@@ -65,17 +65,19 @@ def convert(
 ) -> Records:
     """Encode a table piece by piece into a folder, and open it.
 
-    The folder has a column x, a list of numbers for each record, with a target column y, and where a person may have several
-    rows column mask; x then has the numbers of all rows, and y those of each. Survey weights are a column
-    weights, like y. Each column is in shards, for devices and processes
-    that each map their own: files x-00, y-00, mask-00 and so on (float32, mask uint8, little-endian, row by row), beside
-    discreet.json with the number of records, the schema and the hash of each file. One shard has the records in their order; of
-    several, each record goes to a random one, so that they differ in length. Which rows a person has is decided over the whole
+    The folder has a column x, a list of numbers for each record, with a target column y, and where
+    a person may have several rows column mask; x then has the numbers of all rows, and y those of
+    each. Survey weights are a column weights, like y. Each column is in shards, for devices and
+    processes that each map their own: files x-00, y-00, mask-00 and so on (float32, mask uint8,
+    little-endian, row by row), beside discreet.json with the number of records, the schema and the
+    hash of each file. One shard has the records in their order; of several, each record goes to a
+    random one, so that they differ in length. Which rows a person has is decided over the whole
     table, so shards of several conversions cannot be combined.
 
-    These are the private records, so only their owner may read them, and you should delete them when they are no longer needed.
-    There is no person column. An earlier folder is replaced; if the table is refused, nothing is written. Several shards take
-    twice their space while they are written.
+    These are the private records, so only their owner may read them, and you should delete them
+    when they are no longer needed. There is no person column. An earlier folder is replaced; if the
+    table is refused, nothing is written. Several shards take twice their space while they are
+    written.
 
     Args:
         source: As in `read_table`.
@@ -87,11 +89,12 @@ def convert(
         progress_bar: Show progress after two seconds.
 
     Returns:
-        The records of `encode(read_table(source, schema), schema)`: views of the file of one shard; of several, `ShardedArray`s
-        as of `open_records` with a mesh.
+        The records of `encode(read_table(source, schema), schema)`: views of the file of one shard;
+        of several, `ShardedArray`s as of `open_records` with a mesh.
 
     Raises:
-        DataError: As in `read_table` and `encode`, after all pieces were checked; or the files cannot be written.
+        DataError: As in `read_table` and `encode`, after all pieces were checked; or the files
+            cannot be written.
         ValueError: No such number of shards.
     """
     out = Path(out)
@@ -106,7 +109,9 @@ def convert(
     with _atomic_folder(out) as written:
         rows = None
         if schema.person is not None:
-            persons = persons_of(source, schema, report, progress_bar="persons" if progress_bar else None)
+            persons = persons_of(
+                source, schema, report, progress_bar="persons" if progress_bar else None
+            )
             rows = rows_of_persons(persons, schema.max_rows, key=key)
         bar = "records" if progress_bar else None
         if shards == 1:
@@ -133,7 +138,9 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
             out.rename(former)
         partial.rename(out)
     except OSError as error:
-        raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
+        raise DataError(
+            f"{out} cannot be written ({error.strerror}): choose another place for it"
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if former.exists() and not out.exists():
@@ -146,21 +153,24 @@ def open_records(
 ) -> Records:
     """Open the records that `convert` wrote, as views of a memory map: only what is used stays in memory.
 
-    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets. The files are compared
-    with their hashes first, which reads each once.
+    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the
+    targets. The files are compared with their hashes first, which reads each once.
 
-    With a mesh the arrays of several shards are `ShardedArray`s for `run(..., mesh=)`, which maps and compares the shards of this
-    process's devices alone. The other ones need not be on this machine. Without a mesh several shards are copied to memory.
+    With a mesh the arrays of several shards are `ShardedArray`s for `run(..., mesh=)`, which maps
+    and compares the shards of this process's devices alone. The other ones need not be on this
+    machine. Without a mesh several shards are copied to memory.
 
     Args:
         path: The folder.
         schema: The description that it must have been made with; None: any.
-        mesh: Devices along one axis, whose number divides that of the shards; None: all records are for this process. One shard
-            is for all devices, with or without a mesh; but each of several devices copies its records to memory.
+        mesh: Devices along one axis, whose number divides that of the shards; None: all records are
+            for this process. One shard is for all devices, with or without a mesh; but each of
+            several devices copies its records to memory.
         progress_bar: Show progress of comparing the hashes after two seconds.
 
     Raises:
-        DataError: Nothing there, not `convert`'s, made with another description, or damaged, changed or mixed since.
+        DataError: Nothing there, not `convert`'s, made with another description, or damaged,
+            changed or mixed since.
         ValueError: The shards cannot be shared out among the devices.
     """
     folder = index_of(Path(path))
@@ -173,7 +183,9 @@ def open_records(
     return records
 
 
-def _opened(folder: "Folder", schema: Schema | None, *, sharded: bool, progress_bar: bool) -> Records:
+def _opened(
+    folder: "Folder", schema: Schema | None, *, sharded: bool, progress_bar: bool
+) -> Records:
     """The records, those of several shards as `ShardedArray`s or whole."""
     facts = folder.facts
     made = _conversion(facts).schema
@@ -185,7 +197,10 @@ def _opened(folder: "Folder", schema: Schema | None, *, sharded: bool, progress_
         array = ShardedArray(folder, name, shape, dtype, progress_bar)
         arrays[name] = array if sharded and folder.shards > 1 else array.whole()
     return Records(
-        **arrays, feature_names=names, target_centre=facts["target_centre"], target_scale=facts["target_scale"]
+        **arrays,
+        feature_names=names,
+        target_centre=facts["target_centre"],
+        target_scale=facts["target_scale"],
     )
 
 
@@ -215,7 +230,9 @@ def conversion_of(path: Path | str) -> Conversion | None:
 
 
 def _conversion(facts: dict[str, Any]) -> Conversion:
-    return Conversion(schema_from_dict(tomllib.loads(facts["schema"])), OutOfBounds(facts["out_of_bounds"]))
+    return Conversion(
+        schema_from_dict(tomllib.loads(facts["schema"])), OutOfBounds(facts["out_of_bounds"])
+    )
 
 
 def _check_same(path: Path, made: Schema, asked: Schema) -> None:
@@ -225,7 +242,9 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
     old, new = ({column.name: column for column in schema.columns} for schema in (made, asked))
     different = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     what = (
-        f"differs in {', '.join(different)}" if different else "differs in its target, person, missing values or [csv]"
+        f"differs in {', '.join(different)}"
+        if different
+        else "differs in its target, person, missing values or [csv]"
     )
     raise DataError(
         f"{path} was converted with another schema, which {what}: give the schema that it was converted with (or none, since "
@@ -234,7 +253,12 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
 
 
 def _encode(
-    folder: Path, source: Any, layout: Layout, report: Report, rows: np.ndarray | None, progress_bar: str | None
+    folder: Path,
+    source: Any,
+    layout: Layout,
+    report: Report,
+    rows: np.ndarray | None,
+    progress_bar: str | None,
 ) -> dict[str, np.ndarray]:
     """Write the arrays of all records into files of a folder, each by its name; returns maps of them."""
 
@@ -247,9 +271,16 @@ def _encode(
     for name in shapes:
         (folder / name).touch(0o600)
     pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
-    kept = _append(folder, pieces, layout, report) if rows is None else _place(folder, pieces, layout, rows, report)
+    kept = (
+        _append(folder, pieces, layout, report)
+        if rows is None
+        else _place(folder, pieces, layout, rows, report)
+    )
     report.refuse()
-    return {name: np.memmap(folder / name, dtype, "r", shape=(kept, *shape)) for name, (shape, dtype) in shapes.items()}
+    return {
+        name: np.memmap(folder / name, dtype, "r", shape=(kept, *shape))
+        for name, (shape, dtype) in shapes.items()
+    }
 
 
 def _append(folder: Path, pieces: Iterator[np.ndarray], layout: Layout, report: Report) -> int:
@@ -265,15 +296,23 @@ def _append(folder: Path, pieces: Iterator[np.ndarray], layout: Layout, report: 
     return kept
 
 
-def _place(folder: Path, pieces: Iterator[np.ndarray], layout: Layout, rows: np.ndarray, report: Report) -> int:
+def _place(
+    folder: Path, pieces: Iterator[np.ndarray], layout: Layout, rows: np.ndarray, report: Report
+) -> int:
     """Write the rows of each person, as `rows_of_persons` numbers them, into the person's place; returns the persons' number."""
     used = rows.ravel() >= 0
     order = np.argsort(rows.ravel()[used])
     numbers = rows.ravel()[used][order]
     places = np.flatnonzero(used)[order]
     parts = layout.parts
-    shapes = {name: (rows.size, len(layout.feature_names)) if name == "x" else (rows.size,) for name in parts}
-    maps = {name: np.memmap(folder / name, np.float32, "r+", shape=shape) for name, shape in shapes.items()}
+    shapes = {
+        name: (rows.size, len(layout.feature_names)) if name == "x" else (rows.size,)
+        for name in parts
+    }
+    maps = {
+        name: np.memmap(folder / name, np.float32, "r+", shape=shape)
+        for name, shape in shapes.items()
+    }
     row = 0
     mask = used.copy()
     for matrix in pieces:

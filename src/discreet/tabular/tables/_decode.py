@@ -1,7 +1,7 @@
 """Arrays to a table with the schema's columns, types and bounds: the inverse of `_encode`.
 
-Arrays that no table encodes to, such as draws of a model, become the nearest table. So a synthetic twin has no cell that the
-schema forbids.
+Arrays that no table encodes to, such as draws of a model, become the nearest table. So a synthetic
+twin has no cell that the schema forbids.
 """
 
 import numpy as np
@@ -14,20 +14,25 @@ from discreet.tabular.tables._encode import Layout
 from discreet.tabular.tables._schema import Column, Kind, Missing, Schema
 
 
-def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, raw: bool = False) -> pyarrow.Table:
+def decode(
+    x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, raw: bool = False
+) -> pyarrow.Table:
     """A table with the schema's columns, types, bounds and categories, from arrays as `encode` gives them.
 
-    Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are clipped to their
-    bounds, counts and dates are rounded, and a categorical cell is the category with the largest number.
+    Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are
+    clipped to their bounds, counts and dates are rounded, and a categorical cell is the category
+    with the largest number.
 
     Args:
         x: Records by features, in the order of the names that `encode` gives.
         schema: The public description.
         y: One entry a record; needed if and only if the schema has a target.
-        raw: True if the arrays are in the columns' own units, as `encode(raw=True)` gives them, with NaN for a missing cell.
+        raw: True if the arrays are in the columns' own units, as `encode(raw=True)` gives them,
+            with NaN for a missing cell.
 
     Returns:
-        Real columns as 64-bit floats, counts as 64-bit integers, dates as days, categories as texts; a missing cell is null.
+        Real columns as 64-bit floats, counts as 64-bit integers, dates as days, categories as
+        texts; a missing cell is null.
 
     Raises:
         ValueError: Arrays of other shapes, or a number that is not finite.
@@ -39,9 +44,13 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
     layout = Layout(schema, raw)
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or x.shape[1] != len(layout.feature_names):
-        raise ValueError(f"x has the shape {x.shape}: the schema's records have {len(layout.feature_names)} features")
+        raise ValueError(
+            f"x has the shape {x.shape}: the schema's records have {len(layout.feature_names)} features"
+        )
     if (y is None) != (schema.target is None):
-        raise ValueError(f"the schema has {'no' if y is not None else 'a'} target: give y if and only if it has one")
+        raise ValueError(
+            f"the schema has {'no' if y is not None else 'a'} target: give y if and only if it has one"
+        )
     columns = {}
     first = 0
     for column in schema.features:
@@ -52,17 +61,23 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
     if target is not None:
         values = np.asarray(y, np.float64)
         if values.shape != x.shape[:1]:
-            raise ValueError(f"y has the shape {values.shape}: give one entry for each of the {len(x)} records")
+            raise ValueError(
+                f"y has the shape {values.shape}: give one entry for each of the {len(x)} records"
+            )
         centre, scale = layout.target_scaling
         columns[target.name] = cells_of(target, values * scale + centre)
-    return pyarrow.table({column.name: columns[column.name] for column in schema.columns if column.name in columns})
+    return pyarrow.table(
+        {column.name: columns[column.name] for column in schema.columns if column.name in columns}
+    )
 
 
 def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:
     missing = None
     if raw:
         missing = np.isnan(block[:, 0]) if column.missing is Missing.INDICATOR else None
-        return cells_of(column, block[:, 0] if missing is None else np.where(missing, 0.0, block[:, 0]), missing)
+        return cells_of(
+            column, block[:, 0] if missing is None else np.where(missing, 0.0, block[:, 0]), missing
+        )
     if column.missing is Missing.INDICATOR:
         block, missing = block[:, :-1], block[:, -1] > 0.5
     if column.kind is Kind.CATEGORICAL:
@@ -76,11 +91,17 @@ def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:
     return cells_of(column, numbers, missing)
 
 
-def cells_of(column: Column, numbers: np.ndarray, missing: np.ndarray | None = None) -> pyarrow.Array:
+def cells_of(
+    column: Column, numbers: np.ndarray, missing: np.ndarray | None = None
+) -> pyarrow.Array:
     """The cells of counts, days, positions among the categories, or numbers in the column's own unit; null where missing."""
     _finite(column, numbers)
     low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
-    numbers = np.clip(numbers if column.kind is Kind.REAL or numbers.dtype.kind == "i" else np.rint(numbers), low, high)
+    numbers = np.clip(
+        numbers if column.kind is Kind.REAL or numbers.dtype.kind == "i" else np.rint(numbers),
+        low,
+        high,
+    )
     if column.kind is Kind.REAL:
         return pyarrow.array(to_steps(column, numbers), mask=missing)
     if column.kind is Kind.COUNT:

@@ -1,9 +1,10 @@
 """Tables in memory to arrays of records, by the public schema alone.
 
-The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema and (for tables with
-several rows a person) a secret key, and on no other person's rows. Hence neighbouring tables become neighbouring arrays.
-`_typed` brings a table of any library into the types that the schema asks for, `_persons` makes a record a person, `Layout` says
-which columns of the arrays a schema's columns become, `encode` fills them, and `_decode` goes back.
+The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema
+and (for tables with several rows a person) a secret key, and on no other person's rows. Hence
+neighbouring tables become neighbouring arrays. `_typed` brings a table of any library into the
+types that the schema asks for, `_persons` makes a record a person, `Layout` says which columns of
+the arrays a schema's columns become, `encode` fills them, and `_decode` goes back.
 """
 
 import dataclasses
@@ -17,7 +18,15 @@ import pyarrow.types
 
 from discreet.tabular.tables._cells import Report, coded
 from discreet.tabular.tables._persons import rows_of_persons
-from discreet.tabular.tables._schema import EPOCH, Column, DataError, Kind, Missing, OutOfBounds, Schema
+from discreet.tabular.tables._schema import (
+    EPOCH,
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    OutOfBounds,
+    Schema,
+)
 from discreet.tabular.tables._typed import as_table, typed
 
 
@@ -25,18 +34,23 @@ from discreet.tabular.tables._typed import as_table, typed
 class Records:
     """Arrays whose leading axis is the records. Private: everything but names, shapes and scales.
 
-    Where a person may have several rows, x, y and mask have an axis more, of the schema's `max_rows`, after the leading one.
+    Where a person may have several rows, x, y and mask have an axis more, of the schema's
+    `max_rows`, after the leading one.
 
     Attributes:
-        x: float32, records by features, each entry in [-1, 1] unless the columns were left raw; NaN for a dropped row.
-        y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date: scaled to [-1, 1] by the
-            public bounds. Count: the count itself. Categorical and ordered: the position among the categories.
+        x: float32, records by features, each entry in [-1, 1] unless the columns were left raw; NaN
+            for a dropped row.
+        y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date:
+            scaled to [-1, 1] by the public bounds. Count: the count itself. Categorical and
+            ordered: the position among the categories.
         feature_names: Names of the columns of `x`, for example "age" or "region=north".
-        target_centre: What to add to, after multiplying by `target_scale`, to have a real target in its own unit, or a date
-            in days since 1970-01-01.
+        target_centre: What to add to, after multiplying by `target_scale`, to have a real target in
+            its own unit, or a date in days since 1970-01-01.
         target_scale: See `target_centre`.
-        mask: True for the rows of a person, records by `max_rows`; the cells of the others are zeros. None: a record is one row.
-        weights: float32, one entry a record: the survey weights over the largest that one may have. None: there are none.
+        mask: True for the rows of a person, records by `max_rows`; the cells of the others are
+            zeros. None: a record is one row.
+        weights: float32, one entry a record: the survey weights over the largest that one may have.
+            None: there are none.
     """
 
     x: np.ndarray
@@ -67,7 +81,9 @@ class Layout:
     """The columns of the arrays that a schema's columns become. Public."""
 
     schema: Schema  # The public description
-    raw: bool = False  # One column of x for each feature, in its own unit, with NaN where a cell is missing
+    raw: bool = (
+        False  # One column of x for each feature, in its own unit, with NaN where a cell is missing
+    )
 
     def __post_init__(self) -> None:
         target = self.schema.target_column
@@ -114,15 +130,21 @@ class Layout:
     def fill(self, table: pyarrow.Table, matrix: np.ndarray, report: Report) -> None:
         """Encode a table into a float32 matrix of rows by `width`, in `parts`. Reported cells become zeros.
 
-        A row that the schema drops becomes NaN throughout. Records that are not finite contribute exactly zero, and the number
-        of records stays that of the table: without such rows it would follow the cells, and neighbouring tables of one size
-        would have two.
+        A row that the schema drops becomes NaN throughout. Records that are not finite contribute
+        exactly zero, and the number of records stays that of the table: without such rows it would
+        follow the cells, and neighbouring tables of one size would have two.
         """
         first = 0
         dropped = np.zeros(table.num_rows, bool)
         for column in self.schema.features:
             width = len(self.names(column))
-            missing = _fill(column, table.column(column.name), matrix[:, first : first + width], report, self.raw)
+            missing = _fill(
+                column,
+                table.column(column.name),
+                matrix[:, first : first + width],
+                report,
+                self.raw,
+            )
             if column.missing is Missing.DROP:
                 dropped |= missing
             first += width
@@ -143,7 +165,9 @@ class Layout:
     def records(self, matrix: np.ndarray, mask: np.ndarray | None = None) -> Records:
         """The records that a filled matrix holds, without a copy."""
         centre, scale = self.target_scaling
-        arrays: dict[str, Any] = {"y": None} | {name: matrix[..., place] for name, place in self.parts.items()}
+        arrays: dict[str, Any] = {"y": None} | {
+            name: matrix[..., place] for name, place in self.parts.items()
+        }
         return Records(
             **arrays,
             feature_names=self.feature_names,
@@ -158,7 +182,9 @@ def feature_names(column: Column) -> list[str]:
     if column.kind is Kind.CATEGORICAL:
         names = [f"{column.name}={category}" for category in column.categories]
     else:
-        names = [f"{column.name}={column.categories[1]}" if column.kind is Kind.BINARY else column.name]
+        names = [
+            f"{column.name}={column.categories[1]}" if column.kind is Kind.BINARY else column.name
+        ]
     return [*names, f"{column.name} is missing"] if column.missing is Missing.INDICATOR else names
 
 
@@ -170,7 +196,9 @@ def are_levels(schema: Schema) -> npt.NDArray[np.bool_]:
     [False, True]
     """
     pairs = [(column, name) for column in schema.features for name in feature_names(column)]
-    return np.array([not column.kind.has_bounds or name != column.name for column, name in pairs], bool)
+    return np.array(
+        [not column.kind.has_bounds or name != column.name for column, name in pairs], bool
+    )
 
 
 def describe_features(schema: Schema, *, raw: bool = False) -> tuple[tuple[str, str], ...]:
@@ -182,7 +210,9 @@ def describe_features(schema: Schema, *, raw: bool = False) -> tuple[tuple[str, 
     >>> describe_features(schema_from_bounds("age=20:60,smoker=no|yes"), raw=True)
     (('age', '20 to 60'), ('smoker', '0 no, 1 yes'))
     """
-    return tuple(line for column in schema.features for line in (_raw_meaning if raw else _meanings)(column))
+    return tuple(
+        line for column in schema.features for line in (_raw_meaning if raw else _meanings)(column)
+    )
 
 
 def _meanings(column: Column) -> list[tuple[str, str]]:
@@ -206,8 +236,12 @@ def _raw_meaning(column: Column) -> list[tuple[str, str]]:
     elif column.kind.has_bounds:
         meaning = column.rule()
     else:
-        meaning = ", ".join(f"{place} {category}" for place, category in enumerate(column.categories))
-    return [(column.name, meaning + ("; NaN if missing" if column.missing is Missing.INDICATOR else ""))]
+        meaning = ", ".join(
+            f"{place} {category}" for place, category in enumerate(column.categories)
+        )
+    return [
+        (column.name, meaning + ("; NaN if missing" if column.missing is Missing.INDICATOR else ""))
+    ]
 
 
 def encode(
@@ -220,29 +254,33 @@ def encode(
 ) -> Records:
     """Encode a table as float32 arrays.
 
-    Guarantee: each record's numbers depend on that record's cells and the schema only, so that one person's row never
-    moves another's. With a person column, each person is one record, which depends on that person's rows, the schema and the
-    key only.
+    Guarantee: each record's numbers depend on that record's cells and the schema only, so that one
+    person's row never moves another's. With a person column, each person is one record, which
+    depends on that person's rows, the schema and the key only.
 
-    Real, count and date columns are mapped from their bounds to [-1, 1]; a binary column becomes 0 or 1; an ordered column's
-    categories lie evenly from -1 to 1; a categorical column becomes one 0/1 column a category. With `missing = "indicator"` a
-    missing cell becomes zeros, and one more 0/1 column says which cells were missing. With `missing = "drop"` a row with a
-    missing cell becomes NaN throughout, so that it contributes nothing to a fit; of persons with several rows the mask leaves it
-    out.
+    Real, count and date columns are mapped from their bounds to [-1, 1]; a binary column becomes 0
+    or 1; an ordered column's categories lie evenly from -1 to 1; a categorical column becomes one
+    0/1 column a category. With `missing = "indicator"` a missing cell becomes zeros, and one more
+    0/1 column says which cells were missing. With `missing = "drop"` a row with a missing cell
+    becomes NaN throughout, so that it contributes nothing to a fit; of persons with several rows
+    the mask leaves it out.
 
     Args:
-        table: A pyarrow table, as `read_table` gives it or with other types that its columns can be read as.
+        table: A pyarrow table, as `read_table` gives it or with other types that its columns can be
+            read as.
         schema: The public description.
-        out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing" makes any cell that the
-            schema does not allow a missing one.
+        out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing"
+            makes any cell that the schema does not allow a missing one.
         key: Secret, for `rows_of_persons`; None for one from the operating system.
-        raw: Leave numbers in their own units: x then has one column for each feature, in the order of the schema. Dates are
-            days since 1970-01-01, categories their positions, and a missing cell is NaN (where `missing = "indicator"`
-            allows one). A real target or a date keeps its unit, too.
+        raw: Leave numbers in their own units: x then has one column for each feature, in the order
+            of the schema. Dates are days since 1970-01-01, categories their positions, and a
+            missing cell is NaN (where `missing = "indicator"` allows one). A real target or a date
+            keeps its unit, too.
 
     Raises:
-        DataError: A missing cell, a number outside its bounds, a count that is not whole, a category that the schema
-            does not list. Names each column and the rule, never a value, a row or a count.
+        DataError: A missing cell, a number outside its bounds, a count that is not whole, a
+            category that the schema does not list. Names each column and the rule, never a value, a
+            row or a count.
     """
     layout = Layout(schema, raw)
     report = Report(OutOfBounds(out_of_bounds))
@@ -258,7 +296,9 @@ def encode(
     return layout.records(*_gather(rows, matrix, bool(schema.drops)))
 
 
-def encode_features(table: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> Records:
+def encode_features(
+    table: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE
+) -> Records:
     """Encode new rows, of which the features alone are known, as `encode` does; for `predict` of a fit.
 
     Args:
@@ -289,7 +329,9 @@ def _gather(rows: np.ndarray, array: np.ndarray, drops: bool) -> tuple[np.ndarra
     return gathered, mask
 
 
-def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> np.ndarray:
+def _fill(
+    column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool
+) -> np.ndarray:
     """Encode the cells of a feature; returns which are missing."""
     numbers, missing = coded(column, values, report)
     if raw:

@@ -1,7 +1,7 @@
 """Files of tables: supported types, dialects, and what cannot be read.
 
-Names, dialects and kinds come from a file's header and types, never from its cells. pyarrow's messages may quote a cell or a
-row, so each is replaced by one of ours.
+Names, dialects and kinds come from a file's header and types, never from its cells. pyarrow's
+messages may quote a cell or a row, so each is replaced by one of ours.
 """
 
 import codecs
@@ -39,7 +39,8 @@ def column_names(source: Any, csv: CsvFormat = PLAIN) -> list[str]:
         csv: The format of a CSV file.
 
     Raises:
-        DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
+        DataError: The file is missing, empty, unreadable or of an unknown type, or has a name
+            twice.
     """
     files = files_of(source)
     return file_names(files[0], csv) if files else list(as_table(source).column_names)
@@ -86,7 +87,8 @@ def column_kinds(source: Any) -> dict[str, Kind]:
         (Kind.CATEGORICAL, (types.is_string, types.is_large_string, types.is_dictionary)),
     )
     found = {
-        field.name: [kind for kind, is_any in tests if any(test(field.type) for test in is_any)] for field in schema
+        field.name: [kind for kind, is_any in tests if any(test(field.type) for test in is_any)]
+        for field in schema
     }
     return {name: kinds[0] for name, kinds in found.items() if kinds}
 
@@ -110,7 +112,9 @@ def sniff_csv(source: Any) -> CsvFormat:
     except DAMAGED as error:
         raise unreadable(files[0], error) from None
     delimiter = max(_usual(files[0]), ",", ";", "\t", "|", key=line.count)  # the first of equals
-    return CsvFormat(delimiter=None if delimiter == _usual(files[0]) else delimiter, encoding=encoding)
+    return CsvFormat(
+        delimiter=None if delimiter == _usual(files[0]) else delimiter, encoding=encoding
+    )
 
 
 def _usual(path: Path) -> str:
@@ -151,7 +155,9 @@ def _first_line(path: Path, encoding: str) -> str:
             raise other_encoding(path, encoding) from None
     line = line.lstrip("\ufeff")
     if "\r" in line.rstrip("\r\n"):
-        raise DataError("the file ends its lines with carriage returns alone: save it with line feeds (\\n)")
+        raise DataError(
+            "the file ends its lines with carriage returns alone: save it with line feeds (\\n)"
+        )
     return line
 
 
@@ -190,7 +196,9 @@ def existing_file(path: Path | str) -> Path:
     if not path.exists():
         raise DataError(f"{path} does not exist: check the path")
     if not path.is_file():
-        raise DataError(f"{path} is not a file: name {READABLE}, or several by a pattern such as {path / '*.parquet'}")
+        raise DataError(
+            f"{path} is not a file: name {READABLE}, or several by a pattern such as {path / '*.parquet'}"
+        )
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{path} is of a type that is not read here: give {READABLE}")
     if path.stat().st_size == 0:
@@ -202,7 +210,9 @@ def unreadable(path: Path, error: Exception) -> DataError:
     """Translate pyarrow's error, whose message may quote a cell or a row."""
     message = str(error)
     if isinstance(error, PermissionError):
-        return DataError(f"{path} cannot be read with your permissions: ask its owner, or have them changed")
+        return DataError(
+            f"{path} cannot be read with your permissions: ask its owner, or have them changed"
+        )
     if "UTF8" in message or "UTF-8" in message:
         return other_encoding(path, "utf-8")
     if "columns, got" in message:
@@ -212,6 +222,10 @@ def unreadable(path: Path, error: Exception) -> DataError:
             '([csv] with delimiter = ";" in the schema)'
         )
     if "Empty CSV" in message:
-        return DataError(f"{path} is empty, or has a header but no rows: give {READABLE} with a header and rows")
+        return DataError(
+            f"{path} is empty, or has a header but no rows: give {READABLE} with a header and rows"
+        )
     kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
-    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong")
+    return DataError(
+        f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong"
+    )

@@ -25,7 +25,14 @@ from discreet.tabular.tables._files import (
     unreadable,
 )
 from discreet.tabular.tables._read import check_present
-from discreet.tabular.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, Schema
+from discreet.tabular.tables._schema import (
+    DEFAULT_MISSING_VALUES,
+    Column,
+    CsvFormat,
+    DataError,
+    Kind,
+    Schema,
+)
 from discreet.tabular.tables._typed import as_table, days_of, number_of, plain_text
 
 MANY_CATEGORIES = 100
@@ -41,22 +48,28 @@ def infer_columns_non_private(
 ) -> Schema:
     """Describe the columns that the schema leaves out, by looking at the data.
 
-    NOT PRIVATE: a smallest or largest value is one person's value, and a rare category may be one person's. No (ε, δ)
-    holds for anything that depends on the result. The returned schema names these columns in `inferred`.
+    NOT PRIVATE: a smallest or largest value is one person's value, and a rare category may be one
+    person's. No (ε, δ) holds for anything that depends on the result. The returned schema names
+    these columns in `inferred`.
 
     Args:
         source: As in `read_table`.
-        schema: The columns described already; None for none, and then the format of a CSV file is guessed: from its header, and
-            decimal commas from its cells.
+        schema: The columns described already; None for none, and then the format of a CSV file is
+            guessed: from its header, and decimal commas from its cells.
         target: Name of the column to explain, if the schema does not say.
         target_kind: The kind that the model needs of it.
         columns: Names of the columns to use; None for all in the file that have a name.
 
     Raises:
-        DataError: A file that cannot be read, a column with one value only, or texts of too many kinds to be categories.
+        DataError: A file that cannot be read, a column with one value only, or texts of too many
+            kinds to be categories.
     """
     csv = sniff_csv(source) if schema is None else schema.csv
-    names = list(columns) if columns is not None else [name for name in column_names(source, csv) if name]
+    names = (
+        list(columns)
+        if columns is not None
+        else [name for name in column_names(source, csv) if name]
+    )
     known = {column.name: column for column in schema.columns} if schema else {}
     missing = schema.missing_values if schema else DEFAULT_MISSING_VALUES
     files = files_of(source)
@@ -64,10 +77,16 @@ def infer_columns_non_private(
         check_present(path, file_names(path, csv), names)
     try:
         tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
-        if schema is None and files and (other := _decimal_commas(tables, csv, missing)) is not None:
+        if (
+            schema is None
+            and files
+            and (other := _decimal_commas(tables, csv, missing)) is not None
+        ):
             csv = other
             tables = [_whole(path, names, csv, missing) for path in files]
-        table = pyarrow.concat_tables([each.select(names) for each in tables], promote_options="permissive")
+        table = pyarrow.concat_tables(
+            [each.select(names) for each in tables], promote_options="permissive"
+        )
     except DAMAGED as error:
         raise unreadable(files[0], error) from None
     except UnicodeError:
@@ -77,7 +96,9 @@ def infer_columns_non_private(
     person = schema.person if schema else None
     looked_at = [name for name in names if name not in known and name != person]
     for name in looked_at:
-        known[name] = _look(name, table.column(name), target_kind if name == target else None, csv, missing)
+        known[name] = _look(
+            name, table.column(name), target_kind if name == target else None, csv, missing
+        )
     described = Schema(
         columns=tuple(known.values()),
         target=target or (schema.target if schema else None),
@@ -89,15 +110,23 @@ def infer_columns_non_private(
         csv=csv,
         impossible=schema.impossible if schema else (),
     )
-    return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
+    return dataclasses.replace(
+        described, inferred=(*(schema.inferred if schema else ()), *looked_at)
+    )
 
 
-def _whole(path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
+def _whole(
+    path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]
+) -> pyarrow.Table:
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path)
     if path.suffix in (".arrow", ".feather"):
         return pyarrow.feather.read_table(path)
-    options = {"null_values": list(missing), "strings_can_be_null": True, "decimal_point": csv.decimal}
+    options = {
+        "null_values": list(missing),
+        "strings_can_be_null": True,
+        "decimal_point": csv.decimal,
+    }
     options["include_columns"] = list(names)
     with open_text(path, csv.encoding) as file:
         return pyarrow.csv.read_csv(
@@ -107,7 +136,9 @@ def _whole(path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[s
         )
 
 
-def _decimal_commas(tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]) -> CsvFormat | None:
+def _decimal_commas(
+    tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]
+) -> CsvFormat | None:
     """The format with decimal commas, if all texts of a column are numbers in it, and not by commas of thousands; else None."""
     texts = [
         [text for text in column.unique().to_pylist() if text is not None and text not in missing]
@@ -117,25 +148,43 @@ def _decimal_commas(tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequen
     ]
 
     def are_numbers(csv: CsvFormat) -> list[bool]:
-        return [bool(column) and all(number_of(text, csv) is not None for text in column) for column in texts]
+        return [
+            bool(column) and all(number_of(text, csv) is not None for text in column)
+            for column in texts
+        ]
 
     american = are_numbers(dataclasses.replace(csv, thousands=","))
-    formats = [dataclasses.replace(csv, decimal=",", thousands=thousands) for thousands in ("", ".")]
-    found = [[here and not there for here, there in zip(are_numbers(x), american, strict=True)] for x in formats]
+    formats = [
+        dataclasses.replace(csv, decimal=",", thousands=thousands) for thousands in ("", ".")
+    ]
+    found = [
+        [here and not there for here, there in zip(are_numbers(x), american, strict=True)]
+        for x in formats
+    ]
     best = max(range(len(formats)), key=lambda place: sum(found[place]))
     return formats[best] if any(found[best]) else None
 
 
-def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFormat, missing: Sequence[str]) -> Column:
+def _look(
+    name: str,
+    values: pyarrow.ChunkedArray,
+    kind: Kind | None,
+    csv: CsvFormat,
+    missing: Sequence[str],
+) -> Column:
     values = plain_text(values)
     if pyarrow.types.is_string(values.type) and kind is not Kind.BINARY:
         # Numbers with marks between thousands, and days in another form.
-        texts = [text for text in values.unique().to_pylist() if text is not None and text not in missing]
+        texts = [
+            text for text in values.unique().to_pylist() if text is not None and text not in missing
+        ]
         for read, wanted in ((number_of, pyarrow.float64()), (days_of, pyarrow.date32())):
             if texts and all(read(text, csv) is not None for text in texts):
                 found = [read(text, csv) for text in texts]
                 days = wanted == pyarrow.date32()
-                values = pyarrow.chunked_array([pyarrow.array(found, pyarrow.int32() if days else None).cast(wanted)])
+                values = pyarrow.chunked_array(
+                    [pyarrow.array(found, pyarrow.int32() if days else None).cast(wanted)]
+                )
                 break
     number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
     number = number and kind is not Kind.BINARY
@@ -144,7 +193,12 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFo
         numbers = values.drop_null().to_numpy().astype(np.float64)
         found = np.unique(numbers[np.isfinite(numbers)]).tolist()
     else:
-        found = values.cast(pyarrow.date32() if date else pyarrow.string()).drop_null().unique().to_pylist()
+        found = (
+            values.cast(pyarrow.date32() if date else pyarrow.string())
+            .drop_null()
+            .unique()
+            .to_pylist()
+        )
         found = [each for each in found if each not in missing]
     if len(found) < 2:
         raise DataError(f"column '{name}' has fewer than two different values: leave it out")
@@ -157,4 +211,8 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFo
         raise DataError(
             f"column '{name}' holds texts of more than {MANY_CATEGORIES} kinds: describe it, or leave it out"
         )
-    return Column(name=name, kind=Kind.BINARY if len(found) == 2 else Kind.CATEGORICAL, categories=tuple(sorted(found)))
+    return Column(
+        name=name,
+        kind=Kind.BINARY if len(found) == 2 else Kind.CATEGORICAL,
+        categories=tuple(sorted(found)),
+    )

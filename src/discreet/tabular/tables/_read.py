@@ -1,9 +1,9 @@
 """Read a table file, piece by piece, in the types that a schema asks for.
 
-A CSV file is cut at line ends and its pieces are parsed on several cores, in order; Parquet and Arrow files come in record
-batches. So a table of any size is processed in bounded memory. No message quotes the file: pyarrow's messages contain cells, so
-every error is translated, and faults of cells are collected in a `Report` with names of columns and rules, and no value, row or
-count.
+A CSV file is cut at line ends and its pieces are parsed on several cores, in order; Parquet and
+Arrow files come in record batches. So a table of any size is processed in bounded memory. No
+message quotes the file: pyarrow's messages contain cells, so every error is translated, and faults
+of cells are collected in a `Report` with names of columns and rules, and no value, row or count.
 """
 
 import codecs
@@ -40,27 +40,34 @@ from discreet.tabular.tables._typed import PLAIN, TEXTS, as_table, chosen, in_ty
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Of a CSV file, cut at line ends; and the rows of other tables. Small enough for a processor's cache to hold a few columns.
+# Of a CSV file, cut at line ends; and the rows of other tables. Small enough for a processor's
+# cache to hold a few columns.
 PIECE_BYTES = 1 << 23
 PIECE_ROWS = 1 << 17
 Piece = tuple[Path, list[str], bytes] | pyarrow.RecordBatch
 
 
-def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> pyarrow.Table:
+def read_table(
+    source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE
+) -> pyarrow.Table:
     """Read the schema's columns: numbers as 64-bit floats, dates as days, categories as texts.
 
     Args:
-        source: A .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names; several, as a list or by a pattern
-            such as part-*.parquet; or a table in memory: of pyarrow, pandas, polars, duckdb, or whatever else has
-            `__arrow_c_stream__`, or a dict of arrays. Texts are written as the schema's `csv` says.
+        source: A .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names; several,
+            as a list or by a pattern such as part-*.parquet; or a table in memory: of pyarrow,
+            pandas, polars, duckdb, or whatever else has `__arrow_c_stream__`, or a dict of arrays.
+            Texts are written as the schema's `csv` says.
         schema: The columns to read, and their types.
-        out_of_bounds: With "missing", a cell that is no number or no date is a missing one. Otherwise it is refused.
+        out_of_bounds: With "missing", a cell that is no number or no date is a missing one.
+            Otherwise it is refused.
 
     Returns:
-        A table with the schema's columns in its order, then its person column, and at least one row.
+        A table with the schema's columns in its order, then its person column, and at least one
+        row.
 
     Raises:
-        DataError: The source cannot be read, lacks a column, has no rows, or a column of numbers holds something else.
+        DataError: The source cannot be read, lacks a column, has no rows, or a column of numbers
+            holds something else.
     """
     report = Report(OutOfBounds(out_of_bounds))
     tables = list(over_pieces(source, schema, lambda piece: piece, report))
@@ -124,18 +131,33 @@ def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]
     with tqdm(desc=name, total=total, **options) as bar:
         for piece in pieces:
             yield piece
-            bar.update(len(piece) if not isinstance(piece, tuple) else len(piece[2]) if text else piece[2].count(b"\n"))
+            bar.update(
+                len(piece)
+                if not isinstance(piece, tuple)
+                else len(piece[2])
+                if text
+                else piece[2].count(b"\n")
+            )
 
 
-def persons_of(source: Any, schema: Schema, report: Report, *, progress_bar: str | None = None) -> pyarrow.ChunkedArray:
+def persons_of(
+    source: Any, schema: Schema, report: Report, *, progress_bar: str | None = None
+) -> pyarrow.ChunkedArray:
     """The person of each row; the other arguments are as in `over_pieces`."""
     columns = over_pieces(
-        source, schema, lambda table: table.column(schema.person), report, only_person=True, progress_bar=progress_bar
+        source,
+        schema,
+        lambda table: table.column(schema.person),
+        report,
+        only_person=True,
+        progress_bar=progress_bar,
     )
     return pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks])
 
 
-def _open(source: Any, types: dict[str, pyarrow.DataType], schema: Schema) -> tuple[Iterator[Piece], str]:
+def _open(
+    source: Any, types: dict[str, pyarrow.DataType], schema: Schema
+) -> tuple[Iterator[Piece], str]:
     """Pieces, and the source's name in errors."""
     csv = schema.csv
     files = files_of(source)
@@ -149,10 +171,13 @@ def _open(source: Any, types: dict[str, pyarrow.DataType], schema: Schema) -> tu
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def check_present(path: Path, names: list[str], wanted: Collection[str], person: str | None = None) -> None:
+def check_present(
+    path: Path, names: list[str], wanted: Collection[str], person: str | None = None
+) -> None:
     missing = [name for name in wanted if name not in names]
     absent = ", ".join(missing)
-    # Where most names are there, the first line is a header, which is public, and no person's record.
+    # Where most names are there, the first line is a header, which is public, and no person's
+    # record.
     meant = near(missing[0], names) if 0 < 2 * len(missing) <= len(wanted) else ""
     meant = f" {meant[0].upper()}{meant[1:]}" if meant else ""
     if person in missing and len(wanted) > len(missing) == 1:
@@ -183,7 +208,8 @@ def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iter
             pass
         while piece := file.read(PIECE_BYTES):
             lines = [piece, b"" if piece.endswith(b"\n") else file.readline()]
-            # An odd number of quotes: the end of the line is one within a cell. But some write 5" for five inches.
+            # An odd number of quotes: the end of the line is one within a cell. But some write 5"
+            # for five inches.
             odd = sum(line.count(b'"') for line in lines) % 2
             more = 0
             while odd and more < PIECE_BYTES and (line := file.readline()):
@@ -193,23 +219,33 @@ def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iter
             yield path, names, b"".join(lines)
 
 
-def _parquet(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+def _parquet(
+    path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat
+) -> Iterator[pyarrow.RecordBatch]:
     """Categories come as they are stored, each text once; a row group's bytes are not all held, and pieces are small."""
     del csv
     stored = pyarrow.parquet.read_schema(path)
-    texts = [name for name, kind in types.items() if kind == TEXTS and stored.field(name).type == pyarrow.string()]
+    texts = [
+        name
+        for name, kind in types.items()
+        if kind == TEXTS and stored.field(name).type == pyarrow.string()
+    ]
     options = {"read_dictionary": texts, "pre_buffer": False, "buffer_size": 1 << 20}
     with pyarrow.parquet.ParquetFile(path, **options) as file:
         yield from file.iter_batches(PIECE_ROWS // 4, columns=list(types))
 
 
-def _arrow(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+def _arrow(
+    path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat
+) -> Iterator[pyarrow.RecordBatch]:
     del csv
     with pyarrow.memory_map(str(path)) as file:
         reader = pyarrow.ipc.open_file(file)
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index).select(list(types))
-            yield from (batch.slice(first, PIECE_ROWS) for first in range(0, batch.num_rows, PIECE_ROWS))
+            yield from (
+                batch.slice(first, PIECE_ROWS) for first in range(0, batch.num_rows, PIECE_ROWS)
+            )
 
 
 def _parse(
@@ -218,9 +254,13 @@ def _parse(
     """A piece of a CSV file. If a cell is no number or no date as pyarrow reads them, its column comes as text."""
     csv = schema.csv
     if csv.date_format != PLAIN.date_format:
-        types = {name: TEXTS if pyarrow.types.is_date(kind) else kind for name, kind in types.items()}
+        types = {
+            name: TEXTS if pyarrow.types.is_date(kind) else kind for name, kind in types.items()
+        }
     if csv.thousands:
-        types = {name: TEXTS if pyarrow.types.is_floating(kind) else kind for name, kind in types.items()}
+        types = {
+            name: TEXTS if pyarrow.types.is_floating(kind) else kind for name, kind in types.items()
+        }
     if piece.isspace():
         return pyarrow.table({name: pyarrow.array([], kind) for name, kind in types.items()})
 

@@ -1,9 +1,11 @@
 """The public description of a table: what a column may hold, which columns there are, and which one identifies persons.
 
-Everything in a `Schema` is public. Its bounds and categories come from the questionnaire, the code book or common sense, never
-from the cells, so that whatever is computed from a schema costs no privacy: the layout of the encoded arrays, the models of
-whole tables, invented tables for a dry run, synthetic twins. This file, `_schema_text.py`, `_bounds.py`, `_cells.py` and
-`_persons.py` need no reader of tables; packages that must not read a table import these only (tests/test_house.py checks it).
+Everything in a `Schema` is public. Its bounds and categories come from the questionnaire, the code
+book or common sense, never from the cells, so that whatever is computed from a schema costs no
+privacy: the layout of the encoded arrays, the models of whole tables, invented tables for a dry
+run, synthetic twins. This file, `_schema_text.py`, `_bounds.py`, `_cells.py` and `_persons.py` need
+no reader of tables; packages that must not read a table import these only (tests/test_house.py
+checks it).
 """
 
 import dataclasses
@@ -20,7 +22,8 @@ from discreet._validate import RefusedError, integer, is_real, near, notebook_ht
 class DataError(RefusedError):
     """A table or schema that cannot be used: what, why and the remedy.
 
-    Guarantee: the message names columns, rules and public facts. It holds no cell's value, no row's number, no count.
+    Guarantee: the message names columns, rules and public facts. It holds no cell's value, no row's
+    number, no count.
     """
 
 
@@ -35,7 +38,9 @@ def all_faults(faults: Iterable[str]) -> str:
         others = f" (and likewise {', '.join(names[1:])})" if names[1:] else ""
         what, _, remedy = (f"column {names[0]}{others}{fault}" if names else fault).rpartition(": ")
         told.setdefault(remedy, []).append(what)
-    return ". Also, ".join(": ".join(filter(None, (", and ".join(what), remedy))) for remedy, what in told.items())
+    return ". Also, ".join(
+        ": ".join(filter(None, (", and ".join(what), remedy))) for remedy, what in told.items()
+    )
 
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -63,9 +68,10 @@ class Kind(enum.StrEnum):
 class Missing(enum.StrEnum):
     """The rule for a missing cell.
 
-    REFUSE: the table is refused. INDICATOR: zeros, and a 0/1 column that says which cells are missing. DROP: the row contributes
-    nothing, and still counts as a record: how many there are is nobody's to know. Models and counts of whole tables have a level
-    for missing cells in place of both.
+    REFUSE: the table is refused. INDICATOR: zeros, and a 0/1 column that says which cells are
+    missing. DROP: the row contributes nothing, and still counts as a record: how many there are is
+    nobody's to know. Models and counts of whole tables have a level for missing cells in place of
+    both.
     """
 
     REFUSE = "refuse"
@@ -76,9 +82,10 @@ class Missing(enum.StrEnum):
 class OutOfBounds(enum.StrEnum):
     """The rule for a cell that the schema does not allow.
 
-    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
-    cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
-    cells applies. OTHER: of one categorical column, any other text counts as its category "other".
+    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else
+    is refused. MISSING: the cell counts as missing, also one that is no number, no date or no
+    category of the schema, and the column's rule for missing cells applies. OTHER: of one
+    categorical column, any other text counts as its category "other".
     """
 
     REFUSE = "refuse"
@@ -94,16 +101,18 @@ class Column:
     Attributes:
         name: As in the file's header.
         kind: Real, count and date columns have bounds, the others categories.
-        bounds: Smallest and largest value that can occur, in the column's own unit; finite, first below second. Two
-            `datetime.date` for a date.
-        categories: All values that can occur. A binary column has two; the second is encoded as 1. An ordered column's
-            categories are listed lowest first.
+        bounds: Smallest and largest value that can occur, in the column's own unit; finite, first
+            below second. Two `datetime.date` for a date.
+        categories: All values that can occur. A binary column has two; the second is encoded as 1.
+            An ordered column's categories are listed lowest first.
         missing: The rule for missing cells.
-        out_of_bounds: The rule for cells that the column does not allow; None: that of the whole table.
+        out_of_bounds: The rule for cells that the column does not allow; None: that of the whole
+            table.
         unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
-        step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound and whole steps above
-            it. Cells of the table may lie between; noisy counts and sums take the nearest step. None: a power of ten, of which
-            each slice of the bounds holds 20 or more (without slices, the bounds 10,000 or more).
+        step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound
+            and whole steps above it. Cells of the table may lie between; noisy counts and sums take
+            the nearest step. None: a power of ten, of which each slice of the bounds holds 20 or
+            more (without slices, the bounds 10,000 or more).
 
     Raises:
         DataError: Bounds or categories that do not suit the kind, or that are empty.
@@ -156,9 +165,13 @@ class Column:
 
     def _check_bounds(self, where: str) -> None:
         if self.categories:
-            raise DataError(f"{where} has categories: a {self.kind} column has bounds = [lowest, highest] instead")
+            raise DataError(
+                f"{where} has categories: a {self.kind} column has bounds = [lowest, highest] instead"
+            )
         if self.bounds is None:
-            raise DataError(f"{where} has no bounds: give the public range of its values, bounds = [lowest, highest]")
+            raise DataError(
+                f"{where} has no bounds: give the public range of its values, bounds = [lowest, highest]"
+            )
         low, high = self.bounds
         if self.kind is Kind.DATE:
             if not (is_date(low) and is_date(high)):
@@ -166,27 +179,43 @@ class Column:
                     f"{where} has bounds {low} to {high}: give two dates, bounds = [1900-01-01, 2020-12-31]"
                 )
             if self.limits[0] >= self.limits[1]:
-                raise DataError(f"{where} has bounds {low} to {high}: give two dates, the earlier one first")
+                raise DataError(
+                    f"{where} has bounds {low} to {high}: give two dates, the earlier one first"
+                )
             return
         if not (is_real(low) and is_real(high)):
-            raise DataError(f"{where} has bounds {low} to {high}: give two numbers, or describe it as kind date")
+            raise DataError(
+                f"{where} has bounds {low} to {high}: give two numbers, or describe it as kind date"
+            )
         low, high = self.limits
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise DataError(f"{where} has bounds {low:g} to {high:g}: give two finite numbers, the lower one first")
+            raise DataError(
+                f"{where} has bounds {low:g} to {high:g}: give two finite numbers, the lower one first"
+            )
         if self.step is not None and self.step > high - low:
-            raise DataError(f"{where} has a step of {self.step:g}, which is longer than from bound to bound")
+            raise DataError(
+                f"{where} has a step of {self.step:g}, which is longer than from bound to bound"
+            )
         if self.kind is Kind.COUNT and (low < 0 or low != int(low) or high != int(high)):
-            raise DataError(f"{where} has bounds {low:g} to {high:g}: a count has whole bounds from 0 up")
+            raise DataError(
+                f"{where} has bounds {low:g} to {high:g}: a count has whole bounds from 0 up"
+            )
 
     def _check_categories(self, where: str) -> None:
         if self.bounds is not None:
-            raise DataError(f"{where} has bounds: a {self.kind} column has categories = [...] instead")
+            raise DataError(
+                f"{where} has bounds: a {self.kind} column has categories = [...] instead"
+            )
         if self.unit:
-            raise DataError(f"{where} has a unit: only a column with bounds is in one, leave it out")
+            raise DataError(
+                f"{where} has a unit: only a column with bounds is in one, leave it out"
+            )
         if len(set(self.categories)) != len(self.categories):
             raise DataError(f"{where} lists a category twice: list each value once")
         if self.kind is Kind.BINARY and len(self.categories) != 2:
-            raise DataError(f"{where} has {len(self.categories)} categories: a binary column has exactly two")
+            raise DataError(
+                f"{where} has {len(self.categories)} categories: a binary column has exactly two"
+            )
         if len(self.categories) < 2:
             raise DataError(
                 f"{where} has {len(self.categories)} categories: list all values that can occur, two or more"
@@ -204,7 +233,10 @@ class Column:
         """
         if self.bounds is None:
             raise ValueError(f"column '{self.name}' ({self.kind}) has categories and no bounds")
-        low, high = ((bound - EPOCH).days if isinstance(bound, datetime.date) else bound for bound in self.bounds)
+        low, high = (
+            (bound - EPOCH).days if isinstance(bound, datetime.date) else bound
+            for bound in self.bounds
+        )
         return float(low), float(high)
 
     @property
@@ -224,7 +256,9 @@ def _is_range(column: Column, values: tuple[Any, ...]) -> bool:
     fits = is_date if column.kind is Kind.DATE else is_real
     assert column.bounds is not None
     return (
-        len(values) == 2 and all(map(fits, values)) and column.bounds[0] <= values[0] <= values[1] <= column.bounds[1]
+        len(values) == 2
+        and all(map(fits, values))
+        and column.bounds[0] <= values[0] <= values[1] <= column.bounds[1]
     )
 
 
@@ -265,10 +299,17 @@ class CsvFormat:
         try:
             "".encode(self.encoding)
         except (LookupError, ValueError):
-            faults.append("encoding must be one that Python knows, for example latin-1, cp1252 or utf-16")
+            faults.append(
+                "encoding must be one that Python knows, for example latin-1, cp1252 or utf-16"
+            )
         try:
             for day in (datetime.date(1987, 6, 5), datetime.date(2031, 12, 30)):
-                if datetime.datetime.strptime(day.strftime(self.date_format), self.date_format).date() != day:
+                if (
+                    datetime.datetime.strptime(
+                        day.strftime(self.date_format), self.date_format
+                    ).date()
+                    != day
+                ):
                     raise ValueError
         except (ValueError, re.error):
             faults.append("date_format must say day, month and year, for example %d.%m.%Y")
@@ -303,7 +344,9 @@ class Bought:
 
     def __post_init__(self) -> None:
         if not (0 <= self.epsilon < math.inf and 0 <= self.delta <= 1):
-            raise DataError(f"bounds were bought at ε = {self.epsilon} and δ = {self.delta}: no release has these")
+            raise DataError(
+                f"bounds were bought at ε = {self.epsilon} and δ = {self.delta}: no release has these"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """As in a schema file, but for the date, which is a text."""
@@ -345,30 +388,37 @@ class Schema:
 
     Columns of the file that the schema does not name are not read. Everything here is public.
 
-    A plan protects a record. If a person may have several rows, name the column with the person: a record is then a person
-    with at most `max_rows` rows. That person's rows and a secret key decide which; see `discreet.tables.rows_of_persons`.
+    A plan protects a record. If a person may have several rows, name the column with the person: a
+    record is then a person with at most `max_rows` rows. That person's rows and a secret key decide
+    which; see `discreet.tables.rows_of_persons`.
 
     Attributes:
         columns: The columns.
         target: Name of the target column; None if there is none.
-        weight: Name of the column with the row's survey weight: a number from 0, whose upper bound is the largest that one may
-            have. Regressions count a row so often, and it is no feature of theirs; counts and twins take it as any number.
+        weight: Name of the column with the row's survey weight: a number from 0, whose upper bound
+            is the largest that one may have. Regressions count a row so often, and it is no feature
+            of theirs; counts and twins take it as any number.
         missing_values: Texts that stand for a missing cell in a CSV file.
-        inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
-        person: Name of the column with the row's person; never a feature. None: each row is another person's.
-        max_rows: The largest number of rows of a person that are used, 1 at least. It decides the shape of the arrays, so
-            it is public and never taken from the table.
-        each_row: True if it is known that no person has two rows. False without a person: nobody said.
-        impossible: Values of two columns that no row has both of, such as (("sex", ("male",)), ("pregnant", ("yes",))):
-            categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
-            are not checked, and a missing cell is no such value.
+        inferred: Names of columns whose bounds or categories were taken from the data. Not empty:
+            no guarantee holds.
+        person: Name of the column with the row's person; never a feature. None: each row is another
+            person's.
+        max_rows: The largest number of rows of a person that are used, 1 at least. It decides the
+            shape of the arrays, so it is public and never taken from the table.
+        each_row: True if it is known that no person has two rows. False without a person: nobody
+            said.
+        impossible: Values of two columns that no row has both of, such as (("sex", ("male",)),
+            ("pregnant", ("yes",))): categories, or the least and the largest number or date. Rows
+            of synthetic twins never have both; those of the table are not checked, and a missing
+            cell is no such value.
         csv: The table's text format.
-        bought: The release from which bounds of columns come; None: all is publicly known, but for `inferred`.
+        bought: The release from which bounds of columns come; None: all is publicly known, but for
+            `inferred`.
 
     Raises:
-        DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a
-            category that also stands for a missing cell, several rows without a person, or impossible values that the columns
-            do not have.
+        DataError: All that is wrong: no columns, a name twice, a target that is not among them, a
+            person column that is, a category that also stands for a missing cell, several rows
+            without a person, or impossible values that the columns do not have.
     """
 
     columns: tuple[Column, ...]
@@ -465,10 +515,16 @@ class Schema:
                 continue
             for name, values in pair:
                 column = described[name]
-                fits = _is_range(column, values) if column.bounds else {*values} <= {*column.categories}
+                fits = (
+                    _is_range(column, values)
+                    if column.bounds
+                    else {*values} <= {*column.categories}
+                )
                 if not values or not fits:
                     remedy = (
-                        "the least and the largest of them, [0, 14]" if column.bounds else "some of these categories"
+                        "the least and the largest of them, [0, 14]"
+                        if column.bounds
+                        else "some of these categories"
                     )
                     yield f"impossible values of '{name}' are not among {column.rule()}: give {remedy}"
 
@@ -494,7 +550,9 @@ class Schema:
     @property
     def features(self) -> tuple[Column, ...]:
         """All columns but the target and the weight."""
-        return tuple(column for column in self.columns if column.name not in (self.target, self.weight))
+        return tuple(
+            column for column in self.columns if column.name not in (self.target, self.weight)
+        )
 
     @property
     def drops(self) -> tuple[str, ...]:
@@ -536,7 +594,9 @@ class Schema:
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""
         roles = {self.weight: ", the survey weight", self.target: ", the target"}
-        return tuple(f"{x.name} ({x.kind}{roles.get(x.name, '')}): {x.rule()}" for x in self.columns)
+        return tuple(
+            f"{x.name} ({x.kind}{roles.get(x.name, '')}): {x.rule()}" for x in self.columns
+        )
 
 
 PARTS_OF_SCHEMA = (Schema, Bought, Column, CsvFormat, Kind, Missing, OutOfBounds)

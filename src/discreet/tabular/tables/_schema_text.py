@@ -28,11 +28,13 @@ from discreet.tabular.tables._schema import (
 
 E = TypeVar("E", bound=enum.StrEnum)
 R = TypeVar("R")
-# How a schema file names what was taken from the data. A fit by such a schema says that no guarantee holds.
+# How a schema file names what was taken from the data. A fit by such a schema says that no
+# guarantee holds.
 INFERRED = "non_private_from_data"
 # And what was released from it privately, with its cost.
 BOUGHT = "private_from_data"
-# In the place of bounds or categories that are to be bought; and a bound that stands in until they are.
+# In the place of bounds or categories that are to be bought; and a bound that stands in until they
+# are.
 PRIVATE = "private"
 _FAR = 2**53
 # The person of a schema that says that no person has two rows.
@@ -42,9 +44,10 @@ EACH_ROW = "each row"
 def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     """Read a schema file.
 
-    The file has an optional `target`, `weight` (the column of survey weights), `person` and `missing_values`, and a table for
-    each column. `person = "patient"` names the column that identifies persons; one row of each is used, or up to `max_rows`.
-    `person = "each row"` says that no person
+    The file has an optional `target`, `weight` (the column of survey weights), `person` and
+    `missing_values`, and a table for each column. `person = "patient"` names the column that
+    identifies persons; one row of each is used, or up to `max_rows`. `person = "each row"` says
+    that no person
     has two rows::
 
         target = "smoker"
@@ -84,7 +87,8 @@ def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
         target: Overrides the file's target.
 
     Raises:
-        DataError: The file cannot be read, is no TOML, or describes no valid schema. All mistakes are said at once.
+        DataError: The file cannot be read, is no TOML, or describes no valid schema. All mistakes
+            are said at once.
     """
     return schema_from_dict(_content(path), target=target)
 
@@ -93,8 +97,9 @@ def schema_to_buy(path: Path | str) -> tuple[Schema | None, dict[str, Column], l
     """Read a schema file in which columns have `bounds = "private"` or `categories = "private"`.
 
     Returns:
-        The schema of the other columns, without a target; None if there are none. Then the columns whose bounds are to be bought,
-        by name, as the file describes them but for bounds that stand in; and the names of those whose categories are to be.
+        The schema of the other columns, without a target; None if there are none. Then the columns
+        whose bounds are to be bought, by name, as the file describes them but for bounds that stand
+        in; and the names of those whose categories are to be.
 
     Raises:
         DataError: As `schema_from_toml`; or nothing is to be bought.
@@ -103,7 +108,11 @@ def schema_to_buy(path: Path | str) -> tuple[Schema | None, dict[str, Column], l
     columns = content.get("columns")
     entries = columns if isinstance(columns, dict) else {}
     wanted: dict[str, list[str]] = {
-        part: [name for name, entry in entries.items() if isinstance(entry, dict) and entry.get(part) == PRIVATE]
+        part: [
+            name
+            for name, entry in entries.items()
+            if isinstance(entry, dict) and entry.get(part) == PRIVATE
+        ]
         for part in ("bounds", "categories")
     }
     bought = {name for names in wanted.values() for name in names}
@@ -115,10 +124,13 @@ def schema_to_buy(path: Path | str) -> tuple[Schema | None, dict[str, Column], l
     rest = {key: value for key, value in content.items() if key != "target"} | {"columns": others}
     numbers = {}
     for name in wanted["bounds"]:
-        # What is text in a column of which both are bought has categories: nothing else is said of it.
+        # What is text in a column of which both are bought has categories: nothing else is said of
+        # it.
         said = {} if name in wanted["categories"] else entries[name]
         if said.get("kind") == Kind.DATE:
-            raise DataError(f"column '{name}' (date): bounds are bought of numbers alone, state those of dates")
+            raise DataError(
+                f"column '{name}' (date): bounds are bought of numbers alone, state those of dates"
+            )
         whole = {"kind": "real", **said, "bounds": [0, _FAR]}
         numbers[name] = schema_from_dict({"columns": {name: whole}}).columns[0]
     return schema_from_dict(rest) if others else None, numbers, wanted["categories"]
@@ -130,7 +142,9 @@ def _content(path: Path | str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"the schema {path} cannot be read ({error.strerror}): check the path") from None
+        raise DataError(
+            f"the schema {path} cannot be read ({error.strerror}): check the path"
+        ) from None
     except UnicodeDecodeError:
         raise DataError(f"the schema {path} is not UTF-8 text: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -153,7 +167,17 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
             faults.append(str(error))
             return default
 
-    known = {"columns", "target", "weight", "missing_values", "person", "impossible", "csv", INFERRED, BOUGHT}
+    known = {
+        "columns",
+        "target",
+        "weight",
+        "missing_values",
+        "person",
+        "impossible",
+        "csv",
+        INFERRED,
+        BOUGHT,
+    }
     found(None, _only, content, known, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
@@ -164,11 +188,14 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     parts: dict[str, Any] = {
         # A column that cannot be read has a stand-in, so that the rest is checked, too.
         "columns": tuple(
-            found(dataclasses.replace(_STAND_IN, name=name), _column, name, entry) for name, entry in columns.items()
+            found(dataclasses.replace(_STAND_IN, name=name), _column, name, entry)
+            for name, entry in columns.items()
         ),
         "target": None if asked is None else str(asked),
         "weight": None if "weight" not in content else str(content["weight"]),
-        "missing_values": found((), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
+        "missing_values": found(
+            (), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"
+        ),
         "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
         "max_rows": max_rows,
@@ -187,8 +214,12 @@ _STAND_IN = Column(name="", kind=Kind.BINARY, categories=("\0", "\1"))
 
 
 def _csv(entry: Any) -> CsvFormat:
-    if not isinstance(entry, Mapping) or not all(isinstance(value, str) for value in entry.values()):
-        raise DataError('the schema\'s csv is no table of texts: write [csv] and below it delimiter = ";" and so on')
+    if not isinstance(entry, Mapping) or not all(
+        isinstance(value, str) for value in entry.values()
+    ):
+        raise DataError(
+            'the schema\'s csv is no table of texts: write [csv] and below it delimiter = ";" and so on'
+        )
     _only(entry, {field.name for field in dataclasses.fields(CsvFormat)}, "the schema's [csv]")
     return CsvFormat(**entry)
 
@@ -197,10 +228,18 @@ def _bought(entry: Any) -> Bought | None:
     """The release that bounds come from."""
     if entry is None:
         return None
-    named = {"columns": list, "epsilon": (int, float), "delta": (int, float), "date": datetime.date, "statement": str}
+    named = {
+        "columns": list,
+        "epsilon": (int, float),
+        "delta": (int, float),
+        "date": datetime.date,
+        "statement": str,
+    }
     fits = isinstance(entry, Mapping) and {*named} - {"statement"} <= {*entry} <= {*named}
     if not fits or not all(isinstance(value, named[name]) for name, value in entry.items()):
-        raise DataError(f"{BOUGHT} is not as discreet schema init wrote it: columns, epsilon, delta, date, statement")
+        raise DataError(
+            f"{BOUGHT} is not as discreet schema init wrote it: columns, epsilon, delta, date, statement"
+        )
     made_on = entry["date"]
     return Bought(
         columns=_texts(entry["columns"], f"{BOUGHT}: columns"),
@@ -215,17 +254,29 @@ def _bought_value(bought: Bought | None) -> Any:
     """The release in the format of `_bought`."""
     if bought is None:
         return None
-    named = {"columns": bought.columns, "epsilon": bought.epsilon, "delta": bought.delta, "date": bought.made_on}
+    named = {
+        "columns": bought.columns,
+        "epsilon": bought.epsilon,
+        "delta": bought.delta,
+        "date": bought.made_on,
+    }
     return named | ({"statement": bought.statement} if bought.statement else {})
 
 
 def _impossible(entries: Any) -> Any:
     """Pairs of columns with the values that no row has both of."""
-    if not isinstance(entries, Sequence) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise DataError('impossible must be a list of pairs, impossible = [{sex = "male", pregnant = "yes"}]')
-    lists = ({name: [x] if isinstance(x, str) else x for name, x in entry.items()} for entry in entries)
+    if not isinstance(entries, Sequence) or not all(
+        isinstance(entry, Mapping) for entry in entries
+    ):
+        raise DataError(
+            'impossible must be a list of pairs, impossible = [{sex = "male", pregnant = "yes"}]'
+        )
+    lists = (
+        {name: [x] if isinstance(x, str) else x for name, x in entry.items()} for entry in entries
+    )
     return tuple(
-        tuple((name, tuple(x) if isinstance(x, Sequence) else (x,)) for name, x in one.items()) for one in lists
+        tuple((name, tuple(x) if isinstance(x, Sequence) else (x,)) for name, x in one.items())
+        for one in lists
     )
 
 
@@ -240,7 +291,9 @@ def _person(entry: Any) -> tuple[str | None, Any]:
         return None if entry is None else str(entry), 1
     _only(entry, {"column", "max_rows"}, "the schema's person")
     if not isinstance(entry.get("column"), str):
-        raise DataError('the schema\'s person names no column: write person = {column = "id", max_rows = 5}')
+        raise DataError(
+            'the schema\'s person names no column: write person = {column = "id", max_rows = 5}'
+        )
     return entry["column"], entry.get("max_rows", 1)
 
 
@@ -283,20 +336,33 @@ def schema_to_toml(schema: Schema, *, hints: bool = False, more: Sequence[str] =
     parts = ["\n".join(top)] if top else []
     for column in schema.columns:
         hint = other_kind(column) if hints else ""
-        lines = [f"[columns.{_key(column.name)}]", f"kind = {_value(column.kind)}" + f"   # {hint}" * bool(hint)]
+        lines = [
+            f"[columns.{_key(column.name)}]",
+            f"kind = {_value(column.kind)}" + f"   # {hint}" * bool(hint),
+        ]
         if column.bounds is None:
             lines.append(f"categories = {_value(column.categories)}")
         else:
-            lines.append(f"bounds = {_value(column.bounds if column.kind is Kind.DATE else column.limits)}")
+            lines.append(
+                f"bounds = {_value(column.bounds if column.kind is Kind.DATE else column.limits)}"
+            )
         lines += [f"step = {_value(column.step)}"] if column.step is not None else []
         lines += [f"unit = {_value(column.unit)}"] if column.unit else []
-        lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
-        lines += [f"out_of_bounds = {_value(column.out_of_bounds)}"] if column.out_of_bounds is not None else []
+        lines += (
+            [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
+        )
+        lines += (
+            [f"out_of_bounds = {_value(column.out_of_bounds)}"]
+            if column.out_of_bounds is not None
+            else []
+        )
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, *more, *_csv_table(schema.csv)]) + "\n"
 
 
-def blank_columns(names: Sequence[str], kinds: Mapping[str, Kind], why: Mapping[str, str]) -> list[str]:
+def blank_columns(
+    names: Sequence[str], kinds: Mapping[str, Kind], why: Mapping[str, str]
+) -> list[str]:
     """Columns to be filled in or deleted, each as a table of a schema file.
 
     Args:
@@ -310,7 +376,10 @@ def blank_columns(names: Sequence[str], kinds: Mapping[str, Kind], why: Mapping[
     bounds = []
     """
     return [
-        f"[columns.{_key(name)}]" + f"   # {why.get(name)}" * bool(why.get(name)) + "\n" + _blank_lines(kinds.get(name))
+        f"[columns.{_key(name)}]"
+        + f"   # {why.get(name)}" * bool(why.get(name))
+        + "\n"
+        + _blank_lines(kinds.get(name))
         for name in names
     ]
 
@@ -323,13 +392,19 @@ def other_kind(column: Column) -> str:
     """
     if column.kind is Kind.CATEGORICAL:
         return 'a guess: "ordered", if the categories go from the lowest to the highest'
-    if column.kind is Kind.REAL and min(column.limits) >= 0 and all(limit.is_integer() for limit in column.limits):
+    if (
+        column.kind is Kind.REAL
+        and min(column.limits) >= 0
+        and all(limit.is_integer() for limit in column.limits)
+    ):
         return 'a guess: "count", if all values are integers from 0'
     return ""
 
 
 def _csv_table(csv: CsvFormat) -> list[str]:
-    lines = [f"{name} = {_value(x)}" for name, x in vars(csv).items() if x != getattr(CsvFormat(), name)]
+    lines = [
+        f"{name} = {_value(x)}" for name, x in vars(csv).items() if x != getattr(CsvFormat(), name)
+    ]
     return ["\n".join(["[csv]", *lines])] if lines else []
 
 
@@ -357,15 +432,27 @@ def schema_template(
         raise DataError("there are no column names: a template needs a header")
     for option, name in (("target", target), ("person", None if person == EACH_ROW else person)):
         if name is not None and name not in names:
-            raise DataError(f"the table has no column '{name}', which is to be the {option}: correct the name")
-    whose = f"{{column = {_value(person)}, max_rows = 1}}" if person not in (None, EACH_ROW) else _value(person or "")
+            raise DataError(
+                f"the table has no column '{name}', which is to be the {option}: correct the name"
+            )
+    whose = (
+        f"{{column = {_value(person)}, max_rows = 1}}"
+        if person not in (None, EACH_ROW)
+        else _value(person or "")
+    )
     head = TEMPLATE_HEAD.format(
         target=f"# target = {_value('')}" if target is None else f"target = {_value(target)}",
         person=f"person = {whose}",
     )
-    lines = [f"{_key(name)} = {_BLANK[(kinds or {}).get(name)]}" for name in names if name != person]
+    lines = [
+        f"{_key(name)} = {_BLANK[(kinds or {}).get(name)]}" for name in names if name != person
+    ]
     csv = csv or CsvFormat()
-    return "\n\n".join([head, "\n".join(["[columns]", *lines]), *_csv_table(csv)]) + "\n" + decimal_hint(csv)
+    return (
+        "\n\n".join([head, "\n".join(["[columns]", *lines]), *_csv_table(csv)])
+        + "\n"
+        + decimal_hint(csv)
+    )
 
 
 def decimal_hint(csv: CsvFormat) -> str:
@@ -422,7 +509,9 @@ def _column(name: str, entry: Any) -> Column:
     where = f"column '{name}'"
     if not isinstance(entry, Mapping):
         raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
-    _only(entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, where)
+    _only(
+        entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, where
+    )
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
     if PRIVATE in (bounds, entry.get("categories")):
@@ -438,8 +527,12 @@ def _column(name: str, entry: Any) -> Column:
             what = "two dates, bounds = [1900-01-01, 2020-12-31]"
         if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(map(fits, bounds)):
             raise DataError(f"{where}: bounds must be {what}")
-        bounds = (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
-    categories = _texts(entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories")
+        bounds = (
+            (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
+        )
+    categories = _texts(
+        entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories"
+    )
     missing = _choice(Missing, entry.get("missing", Missing.REFUSE), f"{where}: missing")
     rule = entry.get("out_of_bounds")
     if rule is not None:
@@ -468,7 +561,9 @@ def _value(value: Any) -> str:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
+        )
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_value, value))}]"
     return repr(value)
@@ -495,4 +590,6 @@ def _texts(values: Any, where: str) -> tuple[str, ...]:
 def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(set(content) - known)
     if unknown:
-        raise DataError(f"{where} has unknown keys {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+        raise DataError(
+            f"{where} has unknown keys {', '.join(unknown)}: known are {', '.join(sorted(known))}"
+        )

@@ -1,9 +1,10 @@
 """A folder of shards: arrays of records in files of bare numbers, with an index.
 
-Each record's shard is drawn for itself, with random bits of the operating system: one more moves no other one to another device
-(`mechanisms._shards`). So shards differ in length. Only the index says how long they are, and it has the hash of each file:
-shards of two conversions cannot be mixed, or a person with rows in both would count twice. Where a device has several shards
-their files are mapped one behind another, equally far apart, as one array; between them are zeros that lie in no file.
+Each record's shard is drawn for itself, with random bits of the operating system: one more moves no
+other one to another device (`mechanisms._shards`). So shards differ in length. Only the index says
+how long they are, and it has the hash of each file: shards of two conversions cannot be mixed, or a
+person with rows in both would count twice. Where a device has several shards their files are mapped
+one behind another, equally far apart, as one array; between them are zeros that lie in no file.
 """
 
 import ctypes
@@ -42,16 +43,30 @@ def write_shards(
             (folder / file_of(name, number)).touch(0o600)
     at_once = max(1, _PIECE // max(sizes))
     hidden = None if progress_bar else True
-    with tqdm(desc="shards", total=count * sum(sizes), unit="B", unit_scale=True, delay=2.0, disable=hidden) as bar:
+    with tqdm(
+        desc="shards",
+        total=count * sum(sizes),
+        unit="B",
+        unit_scale=True,
+        delay=2.0,
+        disable=hidden,
+    ) as bar:
         for first in range(0, count, at_once):
-            own = np.frombuffer(os.urandom(4 * min(at_once, count - first)), np.uint32) % np.uint32(shards)
+            own = np.frombuffer(os.urandom(4 * min(at_once, count - first)), np.uint32) % np.uint32(
+                shards
+            )
             here = np.bincount(own, minlength=shards)
             order = np.argsort(own.astype(np.uint16), kind="stable")
             ends = np.cumsum(here)
             for name, array in arrays.items():
                 rows = array[first : first + len(own)][order]
                 for number in np.flatnonzero(here).tolist():
-                    content = rows[ends[number] - here[number] : ends[number]].reshape(-1).view(np.uint8).data
+                    content = (
+                        rows[ends[number] - here[number] : ends[number]]
+                        .reshape(-1)
+                        .view(np.uint8)
+                        .data
+                    )
                     with open(folder / file_of(name, number), "ab") as file:
                         file.write(content)
                     bar.update(len(content))
@@ -60,7 +75,10 @@ def write_shards(
 
 
 def write_index(
-    folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any], lengths: Sequence[int] | None = None
+    folder: Path,
+    arrays: Mapping[str, np.ndarray],
+    facts: dict[str, Any],
+    lengths: Sequence[int] | None = None,
 ) -> None:
     """Write the index of a folder with shards of these lengths (None: one with all records), as its last file."""
     count = len(arrays["x"])
@@ -72,7 +90,9 @@ def write_index(
         "rows": _rows_of_shard(max(lengths), [x.nbytes // count for x in arrays.values()]),
         "sha256": {
             name: _sha256(folder / name)
-            for name in (file_of(array, number) for array in arrays for number in range(len(lengths)))
+            for name in (
+                file_of(array, number) for array in arrays for number in range(len(lengths))
+            )
         },
     }
     text = json.dumps({"what": FORMAT, "index": index, "digest": _digest_of(index)}, indent=1)
@@ -96,7 +116,8 @@ def _digest_of(index: Mapping[str, Any]) -> str:
 def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
     """The distance of shards in memory, in rows: that of the longest one, or more so that all arrays fill whole pages.
 
-    Shards that fill pages, of any size that machines have, can be mapped one behind another; others, of few bytes, are copied.
+    Shards that fill pages, of any size that machines have, can be mapped one behind another;
+    others, of few bytes, are copied.
     """
     for page in (1 << 16, 1 << 14, 1 << 12):
         whole = max(page // math.gcd(page, size) for size in bytes_a_row)
@@ -108,7 +129,9 @@ def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
 def holds_shards_alone(path: Path) -> bool:
     """True for a folder that can be replaced: it has an index, damaged or not, and no file but shards."""
     shard = re.compile(r"(x|y|weights|mask)-\d{2,}")
-    return (path / INDEX).is_file() and all(x.name == INDEX or shard.fullmatch(x.name) for x in path.iterdir())
+    return (path / INDEX).is_file() and all(
+        x.name == INDEX or shard.fullmatch(x.name) for x in path.iterdir()
+    )
 
 
 def index_of(path: Path) -> "Folder | None":
@@ -183,7 +206,9 @@ class Folder:
                     f"{self.path / name} cannot be read ({error.strerror}), which is a shard. {again}"
                 ) from None
             if state.st_size != size:
-                raise DataError(f"{self.path / name} has another length than in the index: it is damaged. {again}")
+                raise DataError(
+                    f"{self.path / name} has another length than in the index: it is damaged. {again}"
+                )
             states[name] = state.st_ino, state.st_size, state.st_mtime_ns
         new = [name for name in names if self._compared.get(name) != states[name]]
         total = sum(states[name][1] for name in new)
@@ -198,7 +223,9 @@ class Folder:
                 disable=None if progress_bar else True,
             ) as bar,
         ):
-            for name, found in zip(new, pool.map(lambda name: _sha256(self.path / name), new), strict=True):
+            for name, found in zip(
+                new, pool.map(lambda name: _sha256(self.path / name), new), strict=True
+            ):
                 bar.update(states[name][1])
                 if found != self.facts["sha256"].get(name):
                     raise DataError(
@@ -215,12 +242,18 @@ class ShardedArray:
     Attributes:
         shape: The first number is that of all records.
         dtype: As NumPy's.
-        digest: The identity of the whole table: the hash of the index, which has those of all files.
+        digest: The identity of the whole table: the hash of the index, which has those of all
+            files.
         lengths: Number of records of each shard.
     """
 
     def __init__(
-        self, folder: Folder, name: str, row: tuple[int, ...], dtype: np.dtype, progress_bar: bool = False
+        self,
+        folder: Folder,
+        name: str,
+        row: tuple[int, ...],
+        dtype: np.dtype,
+        progress_bar: bool = False,
     ) -> None:
         """See `open_records`."""
         self._folder = folder
@@ -267,7 +300,9 @@ class ShardedArray:
         rows = self._mapped(range(self._folder.shards))
         if folder.shards == 1:
             return rows[: len(self)]
-        records = np.concatenate([rows[i * folder.rows :][:n] for i, n in enumerate(folder.lengths)])
+        records = np.concatenate(
+            [rows[i * folder.rows :][:n] for i, n in enumerate(folder.lengths)]
+        )
         records.flags.writeable = False
         return records
 
@@ -277,7 +312,9 @@ class ShardedArray:
         size = math.prod(self.shape[1:]) * self.dtype.itemsize
         lengths = [size * folder.lengths[number] for number in numbers]
         folder.compare(names, lengths, progress_bar=self._progress_bar)
-        memory = _one_behind_another([folder.path / name for name in names], lengths, size * folder.rows)
+        memory = _one_behind_another(
+            [folder.path / name for name in names], lengths, size * folder.rows
+        )
         return memory.view(self.dtype).reshape(len(names) * folder.rows, *self.shape[1:])
 
 
@@ -312,9 +349,18 @@ class _Mapped:
             return
         # Not at exit, when JAX may still be reading.
         weakref.finalize(self, system.munmap, start, size).atexit = False
-        for place, path, length in zip(range(start, start + size, step), paths, lengths, strict=True):
+        for place, path, length in zip(
+            range(start, start + size, step), paths, lengths, strict=True
+        ):
             if length:
                 with open(path, "rb") as file:
-                    found = system.mmap(place, length, mmap.PROT_READ, mmap.MAP_SHARED | fixed, file.fileno(), 0)
+                    found = system.mmap(
+                        place, length, mmap.PROT_READ, mmap.MAP_SHARED | fixed, file.fileno(), 0
+                    )
                 self.complete &= found == place
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (start, True)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (start, True),
+        }

@@ -1,15 +1,15 @@
 """d3p's interface, implemented with discreet's noise, sampling and accounting.
 
-A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs with its import lines changed: read
-`discreet.interfaces.compat.d3p` where it says `d3p`, as in
+A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs with its import
+lines changed: read `discreet.interfaces.compat.d3p` where it says `d3p`, as in
 
     from discreet.interfaces.compat.d3p.minibatch import subsample_batchify_data
     from discreet.interfaces.compat.d3p.svi import DPSVI
     from discreet.interfaces.compat.d3p.dputil import approximate_sigma
     import discreet.interfaces.compat.d3p as d3p                        # d3p.random.PRNGKey(...)
 
-All names are here as well. docs/migrating-from-d3p.md explains the differences: above all, epsilon of fixed-size batches is
-larger than in d3p, whose formula was not that of fixed-size batches.
+All names are here as well. docs/migrating-from-d3p.md explains the differences: above all, epsilon
+of fixed-size batches is larger than in d3p, whose formula was not that of fixed-size batches.
 """
 
 import sys

@@ -47,7 +47,8 @@ def comparable(public: Mapping[str, Any], rows: int) -> Any:
                 "that has this length by chance as a tuple of numbers.)"
             )
     return structure, tuple(
-        (x.shape, str(x.dtype), np.asarray(x).tobytes()) if hasattr(x, "shape") else x for x in leaves
+        (x.shape, str(x.dtype), np.asarray(x).tobytes()) if hasattr(x, "shape") else x
+        for x in leaves
     )
 
 
@@ -60,7 +61,9 @@ def as_batch(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], rows: int) -> dict[str, dict[str, Any]]:
+def _trace(
+    program: Program, args: tuple[Any, ...], public: Mapping[str, Any], rows: int
+) -> dict[str, dict[str, Any]]:
     """The sites of a program for `rows` rows, without values: traced on shapes alone."""
     found: dict[str, dict[str, Any]] = {}
     records = take_apart(args, {})
@@ -69,13 +72,19 @@ def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], r
         seeded = handlers.seed(program, random.key(0))
         for name, site in trace_of(seeded, *records.rebuild(arrays)[0], **public).items():
             size = site["args"] if site["type"] == "plate" else None
-            found[name] = {"type": site["type"], "observed": site.get("is_observed", False), "size": size}
+            found[name] = {
+                "type": site["type"],
+                "observed": site.get("is_observed", False),
+                "size": size,
+            }
 
     jax.eval_shape(run, records.shapes(rows))
     return found
 
 
-def declared_num_records(model: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> int | None:
+def declared_num_records(
+    model: Program, args: tuple[Any, ...], public: Mapping[str, Any]
+) -> int | None:
     """Find N of `plate("...", N, batch_size)`; None where the plates' size follows the batch.
 
     Raises:
@@ -97,16 +106,22 @@ def declared_num_records(model: Program, args: tuple[Any, ...], public: Mapping[
     return next(iter(sizes.values()), None)
 
 
-def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> Program:
+def complete_guide(
+    model: Program, guide: Program, args: tuple[Any, ...], public: Mapping[str, Any]
+) -> Program:
     """Complete a guide: draw latents that it lacks from the model's conditional prior.
 
-    See the hierarchical model of d3p's paper (Section 3.3, Eq. 7): the guide covers M alone, and q(M, w) = q(M) p(w | M). The
-    terms of w in the ELBO cancel.
+    See the hierarchical model of d3p's paper (Section 3.3, Eq. 7): the guide covers M alone, and
+    q(M, w) = q(M) p(w | M). The terms of w in the ELBO cancel.
     """
     if isinstance(guide, autoguide.AutoGuide):
         return guide
     model_sites, guide_sites = (_trace(program, args, public, 2) for program in (model, guide))
-    latents = {name for name, site in model_sites.items() if site["type"] == "sample" and not site["observed"]}
+    latents = {
+        name
+        for name, site in model_sites.items()
+        if site["type"] == "sample" and not site["observed"]
+    }
     missing = frozenset(latents - set(guide_sites))
     if not missing:
         return guide
@@ -116,8 +131,14 @@ def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public
 
     def completed(*args: Any, **kwargs: Any) -> Any:
         trace = trace_of(guide, *args, **kwargs)
-        values = {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "param")}
-        given = handlers.substitute(model, data={name: x for name, x in values.items() if name not in missing})
+        values = {
+            name: site["value"]
+            for name, site in trace.items()
+            if site["type"] in ("sample", "param")
+        }
+        given = handlers.substitute(
+            model, data={name: x for name, x in values.items() if name not in missing}
+        )
         with one_model, handlers.block(hide_fn=hidden):
             given(*args, **kwargs)
         return values
@@ -154,18 +175,24 @@ class Binding:
 
 
 def find_law(
-    arrays: Sequence[Any], num_records: int | None, given: Source | None, before: BatchLaw | None = None
+    arrays: Sequence[Any],
+    num_records: int | None,
+    given: Source | None,
+    before: BatchLaw | None = None,
 ) -> Drawn:
     """Find the sampling scheme of a batch: that of the batchifier that returned its arrays, or else by its number of rows.
 
-    `num_records` is the size of the model's plate, `given` the batchifier that the caller named, `before` the law of an earlier
-    batch of the same fit. Raises a ValueError if they contradict one another or are ambiguous.
+    `num_records` is the size of the model's plate, `given` the batchifier that the caller named,
+    `before` the law of an earlier batch of the same fit. Raises a ValueError if they contradict one
+    another or are ambiguous.
     """
     rows = arrays[0].shape[0]
     source = source_of(arrays)
     if source is not None:
         if given is not None and source.law != given.law:
-            raise ValueError(f"These batches are {source.law}, but batches= names a batchifier of {given.law}.")
+            raise ValueError(
+                f"These batches are {source.law}, but batches= names a batchifier of {given.law}."
+            )
         _check_plate({source.law}, rows, num_records)
         return Drawn(source.law, (source,), None)
     candidates = [given] if given is not None else live_sources(rows)
@@ -184,7 +211,9 @@ def find_law(
             "Batches were not the arrays that a batchifier of discreet.compat.d3p returned, or were changed since (by a jit "
             f"around get_batch or update, for example). That they were drawn as {law} is taken on trust."
         )
-        return Drawn(law, tuple(candidate for candidate in candidates if candidate.law == law), doubt)
+        return Drawn(
+            law, tuple(candidate for candidate in candidates if candidate.law == law), doubt
+        )
     if num_records is None:
         raise ValueError(
             "The number of records is not known: the model's plate follows the batch, and no batchifier of this "
@@ -192,7 +221,9 @@ def find_law(
             "DPSVI(..., N=len(data)), or pass the batchifier as DPSVI(..., batches=get_batch)."
         )
     if rows > num_records:
-        raise ValueError(f"The batch has {rows} rows, but the model's plate declares {num_records} records.")
+        raise ValueError(
+            f"The batch has {rows} rows, but the model's plate declares {num_records} records."
+        )
     doubt = (
         "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
         "replacement is taken on trust."

@@ -1,7 +1,8 @@
 """`d3p.dputil`: the noise for a target epsilon, with accounting for the sampling in use.
 
-d3p uses the Fourier accountant. Here the bounds are those of `discreet.accounting`, for the actual sampling of the
-batches: d3p uses a formula for Poisson batches on fixed-size ones, and its epsilon is too small.
+d3p uses the Fourier accountant. Here the bounds are those of `discreet.accounting`, for the actual
+sampling of the batches: d3p uses a formula for Poisson batches on fixed-size ones, and its epsilon
+is too small.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ __all__ = [
 
 _LARGEST_TABLE = 2**31 - 1
 _POISSON_SLACK = 2.0**-78
-"""Slack of a Poisson batch against ideal coin flips. It matters where e^epsilon is large, beyond epsilon = 30; a statement
-uses the sampler's own slack for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
+"""Slack of a Poisson batch against ideal coin flips. It matters where e^epsilon is large, beyond
+epsilon = 30; a statement uses the sampler's own slack for its table, which is smaller unless q >
+0.4 of more than 2^18 records."""
 
 _told: set[str] = set()
 """Warnings already issued in this process."""
@@ -51,8 +53,8 @@ class Calibration:
 class NoiseScale(float):
     """A noise scale: a float with its calibration.
 
-    `DPSVI` reads from `calibration` the number of steps fixed beforehand, and compares its batches with those assumed.
-    Arithmetic returns ordinary floats, without it.
+    `DPSVI` reads from `calibration` the number of steps fixed beforehand, and compares its batches
+    with those assumed. Arithmetic returns ordinary floats, without it.
     """
 
     calibration: Calibration | None
@@ -74,13 +76,15 @@ def approximate_sigma(
 ) -> tuple[NoiseScale, float, int]:
     """Compute the noise for fixed-size batches (`subsample_batchify_data`) under REPLACE_ONE.
 
-    Guarantee: with `dp_scale` = sigma, `num_iter` updates from batches of q N of N records drawn without replacement
-    are (target_eps, delta)-private under REPLACE_ONE, and spend at least 0.999 of target_eps.
+    Guarantee: with `dp_scale` = sigma, `num_iter` updates from batches of q N of N records drawn
+    without replacement are (target_eps, delta)-private under REPLACE_ONE, and spend at least 0.999
+    of target_eps.
 
-    This is more noise than d3p's function returns. d3p uses the formula of Poisson batches in which a record was replaced
-    for batches of fixed size, where another record takes the freed place and the sum moves by up to 2 C: its epsilon is too
-    small by a factor of up to five and more (q = 0.01, sigma = 1, 1000 steps, delta = 1e-5: 2.84 instead of at least
-    13.36). A `D3PAccountingWarning` gives the figures once per process.
+    This is more noise than d3p's function returns. d3p uses the formula of Poisson batches in which
+    a record was replaced for batches of fixed size, where another record takes the freed place and
+    the sum moves by up to 2 C: its epsilon is too small by a factor of up to five and more (q =
+    0.01, sigma = 1, 1000 steps, delta = 1e-5: 2.84 instead of at least 13.36). A
+    `D3PAccountingWarning` gives the figures once per process.
 
     Args:
         target_eps: Target epsilon, above 0.
@@ -92,20 +96,22 @@ def approximate_sigma(
         maxeval: Likewise.
 
     Returns:
-        sigma (noise standard deviation / clipping threshold, on the sum), the epsilon it spends, and the number of
-        evaluations of the accountant.
+        sigma (noise standard deviation / clipping threshold, on the sum), the epsilon it spends,
+        and the number of evaluations of the accountant.
 
     Raises:
         ValueError: A number out of range, or a target that no noise meets.
 
     Reference:
-        Lebeda et al., Avoiding pitfalls for privacy accounting of subsampled mechanisms under composition,
-        arXiv 2405.20769; Zhu, Dong, Wang, AISTATS 2022.
+        Lebeda et al., Avoiding pitfalls for privacy accounting of subsampled mechanisms under
+        composition, arXiv 2405.20769; Zhu, Dong, Wang, AISTATS 2022.
     """
     del tol, force_smaller, maxeval
     rate, steps = _check(q, num_iter)
     share = _fraction(rate)
-    batch_of = functools.partial(dp_event.SampledWithoutReplacementDpEvent, share.denominator, share.numerator)
+    batch_of = functools.partial(
+        dp_event.SampledWithoutReplacementDpEvent, share.denominator, share.numerator
+    )
     target = Calibration(target_eps, delta, rate, steps, Relation.REPLACE_ONE)
     result = _calibrate(_releases(batch_of, rate, steps), target)
     if rate < 1:
@@ -124,8 +130,8 @@ def approximate_sigma_remove_relation(
 ) -> tuple[NoiseScale, float, int]:
     """Compute the noise for Poisson batches (`poisson_batchify_data`) under ADD_OR_REMOVE_ONE.
 
-    Guarantee: as for `approximate_sigma`, for batches that include each record independently with probability q. It is too
-    little for fixed-size batches; `DPSVI.init` then warns, with figures.
+    Guarantee: as for `approximate_sigma`, for batches that include each record independently with
+    probability q. It is too little for fixed-size batches; `DPSVI.init` then warns, with figures.
 
     Arguments, results and errors as for `approximate_sigma`; q is the sampling rate.
 
@@ -143,7 +149,9 @@ def approximate_sigma_remove_relation(
 def whole_steps(num_iter: float) -> int:
     """Round a number of steps up (d3p's programs compute it as epochs / q); it must be finite and at least 1."""
     if not (math.isfinite(num_iter) and num_iter >= 1):
-        raise ValueError(f"The number of iterations is {num_iter}; it must be at least 1 and finite.")
+        raise ValueError(
+            f"The number of iterations is {num_iter}; it must be at least 1 and finite."
+        )
     return math.ceil(num_iter * (1 - 1e-12))
 
 
@@ -161,7 +169,9 @@ def _fraction(rate: float) -> Fraction:
     return share
 
 
-def _releases(batch_of: Callable[[DpEvent], DpEvent], rate: float, steps: int) -> Callable[[float], DpEvent]:
+def _releases(
+    batch_of: Callable[[DpEvent], DpEvent], rate: float, steps: int
+) -> Callable[[float], DpEvent]:
     """A function from the noise to the event of `steps` steps."""
 
     def event_of(noise: float) -> DpEvent:
@@ -198,7 +208,9 @@ def _say_once(sigma: NoiseScale, epsilon: float) -> None:
         return
     _told.add("approximate_sigma")
     target = sigma.calibration
-    theirs = profile(_poisson(target.rate, target.num_iter)(sigma), Relation.REPLACE_ONE).epsilon(target.delta)
+    theirs = profile(_poisson(target.rate, target.num_iter)(sigma), Relation.REPLACE_ONE).epsilon(
+        target.delta
+    )
     warnings.warn(
         f"approximate_sigma returns sigma = {sigma:.4g} for epsilon = {epsilon:.4g} at delta = {target.delta:g} "
         f"(q = {target.rate:g}, {target.num_iter} steps). d3p computes epsilon = {theirs:.4g} for that sigma, and so "

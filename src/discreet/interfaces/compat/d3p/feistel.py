@@ -23,7 +23,9 @@ def _round_count(bits: int) -> int:
 
 def _round_words(key: jax.Array, bits: int, rounds: int) -> UInt32[Array, "round word"]:
     half = (bits + 1) // 2
-    return jax.random.bits(key, (rounds, 1 << half if half <= _TABLE_BITS else _MIXER_WORDS), jnp.uint32)
+    return jax.random.bits(
+        key, (rounds, 1 << half if half <= _TABLE_BITS else _MIXER_WORDS), jnp.uint32
+    )
 
 
 def _round_function(
@@ -39,7 +41,9 @@ def _round_function(
     return mixed ^ (mixed >> 15)
 
 
-def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int) -> UInt32[Array, "*shape"]:
+def _network(
+    values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int
+) -> UInt32[Array, "*shape"]:
     """One pass of the network: a permutation of 0 .. 2^bits - 1, with alternating halves of unequal width."""
     low_bits = (bits + 1) // 2
     low_mask = np.uint32((1 << low_bits) - 1)
@@ -58,7 +62,10 @@ def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"]
 
 
 def _walk(
-    values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int, count: UInt32[Array, ""]
+    values: UInt32[Array, "*shape"],
+    words: UInt32[Array, "round word"],
+    bits: int,
+    count: UInt32[Array, ""],
 ) -> UInt32[Array, "*shape"]:
     """Apply the network, repeatedly where it leaves 0 .. count - 1, so that it permutes those."""
     return lax.while_loop(
@@ -68,29 +75,35 @@ def _walk(
     )
 
 
-def feistel_permutation(key: jax.Array, indices: Int32[Array, "*shape"], num_records: int) -> Int32[Array, "*shape"]:
+def feistel_permutation(
+    key: jax.Array, indices: Int32[Array, "*shape"], num_records: int
+) -> Int32[Array, "*shape"]:
     """Evaluate a random permutation of `0 .. num_records - 1` at `indices` only.
 
-    Guarantee: for every key the map is a bijection, so different indices give different records. For up to
-    2^20 records the round functions are tables of random words of `key`, so that the permutation is random in the
-    sense of Luby and Rackoff, assuming only the security of the key's generator; the distance from a uniform permutation
-    shrinks with every round but is not zero. Beyond that the round functions are a multiply-and-shift mixer under four
-    secret words a round: a heuristic, not a cipher. Samplers with an event therefore do not use this
-    function; use it to shuffle, to split into folds, or wherever a bijection suffices.
+    Guarantee: for every key the map is a bijection, so different indices give different records.
+    For up to 2^20 records the round functions are tables of random words of `key`, so that the
+    permutation is random in the sense of Luby and Rackoff, assuming only the security of the key's
+    generator; the distance from a uniform permutation shrinks with every round but is not zero.
+    Beyond that the round functions are a multiply-and-shift mixer under four secret words a round:
+    a heuristic, not a cipher. Samplers with an event therefore do not use this function; use it to
+    shuffle, to split into folds, or wherever a bijection suffices.
 
     Args:
-        key: A typed JAX key, used for this permutation only. The same key gives the same permutation.
-        indices: Integers in `[0, num_records)`, of any shape. Others are not refused (they may be traced), and have no
-            meaningful image.
+        key: A typed JAX key, used for this permutation only. The same key gives the same
+            permutation.
+        indices: Integers in `[0, num_records)`, of any shape. Others are not refused (they may be
+            traced), and have no meaningful image.
         num_records: The number of records N, static, from 1 to 2^31 - 1.
 
     Returns:
-        The images, of the same shape. A network pass leaves 0 .. N - 1 with probability below one half, and is then
+        The images, of the same shape. A network pass leaves 0 .. N - 1 with probability below one
+        half, and is then
         repeated: the expected number of passes is below two, and the slowest index decides.
 
     Reference:
-        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), Eq. 8. Black, Rogaway. Ciphers with arbitrary finite
-        domains. CT-RSA 2002 (cycle-walking). Luby, Rackoff. SIAM J. Comput. 17, 1988.
+        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), Eq. 8. Black, Rogaway. Ciphers with
+        arbitrary finite domains. CT-RSA 2002 (cycle-walking). Luby, Rackoff. SIAM J. Comput. 17,
+        1988.
 
     >>> import jax
     >>> sorted(feistel_permutation(jax.random.key(7), jax.numpy.arange(5), 5).tolist())
@@ -99,6 +112,7 @@ def feistel_permutation(key: jax.Array, indices: Int32[Array, "*shape"], num_rec
     count = integer("num_records", num_records, most=2**31 - 1)
     bits = (count - 1).bit_length()
     words = _round_words(key, bits, _round_count(bits))
-    # An index out of range could enter a cycle that never returns: clip, so that the loop always ends.
+    # An index out of range could enter a cycle that never returns: clip, so that the loop always
+    # ends.
     values = jnp.clip(jnp.asarray(indices), 0, count - 1).astype(jnp.uint32)
     return _walk(values, words, bits, jnp.uint32(count)).astype(jnp.int32)

@@ -1,10 +1,11 @@
 """`d3p.minibatch`: functions that return batches, drawn by discreet's samplers.
 
-Each batchifier returns `init` and `get_batch`, which work in Python loops, `jit` and `fori_loop`. d3p's `DPSVI.update` gets
-arrays without their sampling scheme, but epsilon depends on it. So each `get_batch` registers the arrays that it returns,
-concrete ones and the tracers of a program being compiled, and `source_of` finds the batchifier behind them. The table and
-sampling scheme of a batchifier are its `Source`, which outlives it. In a compiled loop nobody can see whether a batch is used
-twice, so there `update` draws another one for each step (`drawn_for`).
+Each batchifier returns `init` and `get_batch`, which work in Python loops, `jit` and `fori_loop`.
+d3p's `DPSVI.update` gets arrays without their sampling scheme, but epsilon depends on it. So each
+`get_batch` registers the arrays that it returns, concrete ones and the tracers of a program being
+compiled, and `source_of` finds the batchifier behind them. The table and sampling scheme of a
+batchifier are its `Source`, which outlives it. In a compiled loop nobody can see whether a batch is
+used twice, so there `update` draws another one for each step (`drawn_for`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class BatchLaw:
 
     sampling: Sampling  # the sampler; for disjoint batches, one with batches of the same size
     num_records: int  # rows of the table
-    # batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a record is in one batch of a
-    # pass; there is no amplification by subsampling
+    # batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a record is
+    # in one batch of a pass; there is no amplification by subsampling
     disjoint: bool = False
 
     @property
@@ -82,9 +83,10 @@ class BatchLaw:
     def plan(self, *, num_steps: int, **facts: Any) -> PrivacyPlan:
         """The plan of `num_steps` updates, for its event; `facts` are arguments of `PrivacyPlan`.
 
-        Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record are at the same place of the
-        shuffled table, so in one pass one batch differs and its release is one Gaussian mechanism; releases before and
-        after it have the same distribution given the past. So a pass costs as much as one step on all records.
+        Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record are at the
+        same place of the shuffled table, so in one pass one batch differs and its release is one
+        Gaussian mechanism; releases before and after it have the same distribution given the past.
+        So a pass costs as much as one step on all records.
         """
         return PrivacyPlan(
             sampling=FullBatch() if self.disjoint else self.sampling,
@@ -106,7 +108,8 @@ class Source:
 
     law: BatchLaw  # the sampling scheme
     table: tuple[Array, ...] = dataclasses.field(repr=False)  # the arrays that it draws from
-    # True if one of its keys is reproducible: then the batches are not secret, and sampling does not amplify
+    # True if one of its keys is reproducible: then the batches are not secret, and sampling does
+    # not amplify
     seeded: bool = False
 
     def take(self, rng_key: Any) -> Array:
@@ -118,19 +121,23 @@ class Source:
     def is_apart_from(self, other: Source) -> bool:
         """True if the two tables have no row in common; False also if that cannot be determined.
 
-        Rows are compared bit for bit. Tables of different columns cannot be compared, nor can arrays that a program
-        being compiled has made.
+        Rows are compared bit for bit. Tables of different columns cannot be compared, nor can
+        arrays that a program being compiled has made.
         """
         if any(isinstance(array, Tracer) for array in (*self.table, *other.table)):
             return False
-        ours, theirs = ([(array.dtype, array.shape[1:]) for array in source.table] for source in (self, other))
+        ours, theirs = (
+            [(array.dtype, array.shape[1:]) for array in source.table] for source in (self, other)
+        )
         return ours == theirs and not np.isin(_rows(self.table), _rows(other.table)).any()
 
 
 def _rows(table: tuple[Array, ...]) -> np.ndarray[Any, Any]:
     """The rows of a table, each as one item that equals only identical bytes."""
     flat = [np.asarray(array).reshape(len(array), -1) for array in table]
-    together = np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in flat], axis=1)
+    together = np.concatenate(
+        [np.ascontiguousarray(array).view(np.uint8) for array in flat], axis=1
+    )
     return together.view(f"V{together.shape[1]}").ravel()
 
 
@@ -182,8 +189,9 @@ class Origin:
 
 
 _handed_out: dict[int, tuple[weakref.ref[Any], Origin, int]] = {}
-"""The live arrays returned by batchifiers, by identity, with their place in the batch: concrete ones, and the tracers of a
-program being compiled. An entry is removed with its array, so that an identity is never another array's."""
+"""The live arrays returned by batchifiers, by identity, with their place in the batch: concrete
+ones, and the tracers of a program being compiled. An entry is removed with its array, so that an
+identity is never another array's."""
 
 
 def origin_of(arrays: Sequence[Any]) -> Origin | None:
@@ -195,9 +203,10 @@ def origin_of(arrays: Sequence[Any]) -> Origin | None:
 def drawn_for(step: Any, arrays: Sequence[Any]) -> list[Any]:
     """Draw a batch anew for one step, in a program being compiled: the same arrays of it, by the same law.
 
-    A batchifier's state that is used for several epochs repeats its batches, and within a program nobody can see that. The new
-    draw follows from the step's number, too. Arrays that are not of one call of `get_batch` are returned unchanged, as are the
-    pieces of a shuffled table, whose passes may repeat.
+    A batchifier's state that is used for several epochs repeats its batches, and within a program
+    nobody can see that. The new draw follows from the step's number, too. Arrays that are not of
+    one call of `get_batch` are returned unchanged, as are the pieces of a shuffled table, whose
+    passes may repeat.
     """
     origin = origin_of(arrays)
     if origin is None or origin.source.law.disjoint:
@@ -227,7 +236,8 @@ def subsample_batchify_data(
 ) -> tuple[Init, GetBatch]:
     """Draw batches of a fixed size without replacement, each from the whole table.
 
-    Guarantee: `FixedSizeSampling`: every set of `batch_size` records is equally likely; accounting under REPLACE_ONE.
+    Guarantee: `FixedSizeSampling`: every set of `batch_size` records is equally likely; accounting
+    under REPLACE_ONE.
 
     Args:
         dataset: Arrays of the same length; their leading axis is the records.
@@ -238,11 +248,12 @@ def subsample_batchify_data(
         return_mask: Return `(batch, mask)` from `get_batch`, the mask all True.
 
     Returns:
-        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`.
+        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state)
+        -> batch`.
 
     Raises:
-        ValueError: Arrays of different lengths, not exactly one of `batch_size` and `q`, a size that does not fit the
-            table, or `with_replacement`.
+        ValueError: Arrays of different lengths, not exactly one of `batch_size` and `q`, a size
+            that does not fit the table, or `with_replacement`.
     """
     del rng_suite
     if with_replacement:
@@ -254,7 +265,9 @@ def subsample_batchify_data(
     law = BatchLaw(FixedSizeSampling(_batch_size(batch_size, q, count)), count)
     law.sampling.check(count, law.relation)
     return _batchifier(
-        Source(law, arrays), count // law.rows, lambda batch, mask: (batch, mask) if return_mask else batch
+        Source(law, arrays),
+        count // law.rows,
+        lambda batch, mask: (batch, mask) if return_mask else batch,
     )
 
 
@@ -267,9 +280,10 @@ def poisson_batchify_data(
 ) -> tuple[Init, GetBatch]:
     """Draw batches that include each record independently with probability q, padded, with a mask.
 
-    Guarantee: `PoissonSampling(q)`, exact up to its public slack (below 2^-78 a batch). No batch is truncated or suppressed:
-    both depend on the number of records drawn, which d3p does not account for. So arrays have as many rows as the largest
-    possible batch, `get_batch.law.rows`, which may be more than `max_batch_size`.
+    Guarantee: `PoissonSampling(q)`, exact up to its public slack (below 2^-78 a batch). No batch is
+    truncated or suppressed: both depend on the number of records drawn, which d3p does not account
+    for. So arrays have as many rows as the largest possible batch, `get_batch.law.rows`, which may
+    be more than `max_batch_size`.
 
     Args:
         dataset: A tuple of arrays of the same length; their leading axis is the records.
@@ -292,7 +306,9 @@ def poisson_batchify_data(
             "and 1. No batch is truncated in any case."
         )
     if handle_oversized_batch not in ("truncate", "suppress"):
-        raise ValueError(f'handle_oversized_batch is {handle_oversized_batch!r}; pass "truncate" or "suppress".')
+        raise ValueError(
+            f'handle_oversized_batch is {handle_oversized_batch!r}; pass "truncate" or "suppress".'
+        )
     arrays, count = _check(dataset)
     law = BatchLaw(PoissonSampling(q), count)
     batches = max(1, count // max(1, q_to_batch_size(q, count)))
@@ -308,15 +324,17 @@ def split_batchify_data(
 ) -> tuple[Init, GetBatch]:
     """Split a shuffled table into disjoint batches: each record occurs at most once a pass.
 
-    Guarantee: within one pass (`init`, then `get_batch(i)` for i = 0, ..., batches - 1, each once) a record is in at
-    most one batch. **No amplification**: a pass costs as much as one noisy step on the whole table, under REPLACE_ONE.
-    Complete each pass before the next `init`, or a record may be in more batches than are accounted for.
+    Guarantee: within one pass (`init`, then `get_batch(i)` for i = 0, ..., batches - 1, each once)
+    a record is in at most one batch. **No amplification**: a pass costs as much as one noisy step
+    on the whole table, under REPLACE_ONE. Complete each pass before the next `init`, or a record
+    may be in more batches than are accounted for.
 
-    Arguments and errors as for `subsample_batchify_data`; records that do not fill a batch are left out of the pass.
+    Arguments and errors as for `subsample_batchify_data`; records that do not fill a batch are left
+    out of the pass.
 
     Returns:
-        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`. A
-        number i beyond the pass starts it again.
+        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state)
+        -> batch`. A number i beyond the pass starts it again.
     """
     del rng_suite
     arrays, count = _check(dataset)
@@ -339,7 +357,9 @@ def split_batchify_data(
     return init, GetBatch(source, get_batch)
 
 
-def _batchifier(source: Source, batches: int, handed_out: Callable[[Any, Array], Any]) -> tuple[Init, GetBatch]:
+def _batchifier(
+    source: Source, batches: int, handed_out: Callable[[Any, Array], Any]
+) -> tuple[Init, GetBatch]:
     """A batchifier whose state is a key; `handed_out` maps rows and mask to the result of `get_batch`."""
     sampling = source.law.sampling
     arrays = source.table
@@ -377,10 +397,14 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
         assert batch_size is not None
         return int(batch_size)
     if not 0 < q <= 1:
-        raise ValueError(f"q is {q}; it must be the share of the table in a batch, above 0 and at most 1.")
+        raise ValueError(
+            f"q is {q}; it must be the share of the table in a batch, above 0 and at most 1."
+        )
     size = q_to_batch_size(q, count)
     if size == 0:
-        raise ValueError(f"q = {q} of {count} records is less than one record. Raise q to at least {1 / count:.3g}.")
+        raise ValueError(
+            f"q = {q} of {count} records is less than one record. Raise q to at least {1 / count:.3g}."
+        )
     return size
 
 
@@ -388,7 +412,8 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
 def _fetch(
     sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any, step: Any
 ) -> tuple[tuple[Array, ...], Array]:
-    # Programs written for d3p pass one key to the batchifier and to DPSVI.init: derive different keys from it.
+    # Programs written for d3p pass one key to the batchifier and to DPSVI.init: derive different
+    # keys from it.
     key = jax.random.fold_in(random.subkey(key, random.Purpose.SAMPLING), i)
     if step is not None:
         key = jax.random.fold_in(key, step)
@@ -396,7 +421,9 @@ def _fetch(
 
     def rows(array: Array) -> Array:
         taken = array.at[batch.indices].get(mode="promise_in_bounds")
-        return jnp.where(batch.mask.reshape(-1, *(1,) * (array.ndim - 1)), taken, jnp.zeros((), array.dtype))
+        return jnp.where(
+            batch.mask.reshape(-1, *(1,) * (array.ndim - 1)), taken, jnp.zeros((), array.dtype)
+        )
 
     return tuple(rows(array) for array in arrays), batch.mask
 

@@ -1,7 +1,7 @@
 """`d3p.modelling`, `gmm`, `optimizers` and `util`: predictive draws, a mixture with marginalized assignments, ADADP, helpers.
 
-Draws are post-processing of released parameters, at no cost, as long as the arguments of model and guide are public:
-predictions at a person's covariates reveal them.
+Draws are post-processing of released parameters, at no cost, as long as the arguments of model and
+guide are public: predictions at a person's covariates reveal them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def get_samples_from_trace(trace: Mapping[str, Any], with_intermediates: bool = 
 
 
 def _run(
-    program: Program, key: Any, args: Sequence[Any], kwargs: Mapping[str, Any], values: Mapping[str, Any]
+    program: Program,
+    key: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    values: Mapping[str, Any],
 ) -> Mapping[str, Any]:
     seeded = handlers.seed(handlers.substitute(program, data=dict(values)), key)
     return trace_of(seeded, *args, **kwargs)
@@ -94,8 +98,8 @@ def sample_posterior_predictive(
 ) -> Samples:
     """Draw the guide's latents at `params`, and the model given them, once.
 
-    `params` are values of the `param` sites, as `DPSVI.get_params` returns them; the rest as for `sample_prior_predictive`, with
-    keyword arguments for model and guide.
+    `params` are values of the `param` sites, as `DPSVI.get_params` returns them; the rest as for
+    `sample_prior_predictive`, with keyword arguments for model and guide.
     """
     model_key, guide_key = jax.random.split(convert_to_jax_rng_key(rng_key))
     guide_trace = _run(guide, guide_key, guide_args, kwargs, params)
@@ -107,17 +111,23 @@ def sample_posterior_predictive(
     }
 
 
-def sample_multi_prior_predictive(rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any) -> Samples:
+def sample_multi_prior_predictive(
+    rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any
+) -> Samples:
     """Draw `n` times with `sample_prior_predictive`, whose arguments follow, along a new leading axis."""
     return _many(sample_prior_predictive, rng_key, n, model, *args, **kwargs)
 
 
-def sample_multi_posterior_predictive(rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any) -> Samples:
+def sample_multi_posterior_predictive(
+    rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any
+) -> Samples:
     """Draw `n` times with `sample_posterior_predictive`, whose arguments follow, along a new leading axis."""
     return _many(sample_posterior_predictive, rng_key, n, model, *args, **kwargs)
 
 
-def map_args_obs_to_shape(obs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
+def map_args_obs_to_shape(
+    obs: Any, *args: Any, **kwargs: Any
+) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
     """An argument for `make_observed_model`: the observations' shape, at least two axes, and the observations as "obs"."""
     del args
     shape = jnp.shape(obs)
@@ -129,8 +139,8 @@ def make_observed_model(model: Program, obs_to_model_args_fn: Callable[..., Any]
 
     Args:
         model: A model without observations.
-        obs_to_model_args_fn: Function from the new model's arguments to `(args, kwargs, observations)`: the arguments of
-            `model`, and values of its sample sites by name.
+        obs_to_model_args_fn: Function from the new model's arguments to `(args, kwargs,
+            observations)`: the arguments of `model`, and values of its sample sites by name.
     """
 
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -143,8 +153,8 @@ def make_observed_model(model: Program, obs_to_model_args_fn: Callable[..., Any]
 class GaussianMixture(dist.MixtureSameFamily):
     """A mixture of K Gaussians with diagonal covariance, marginalized over the component.
 
-    Marginalizing makes the density differentiable in all its parameters, which private inference needs: a component per
-    record would be a parameter per record.
+    Marginalizing makes the density differentiable in all its parameters, which private inference
+    needs: a component per record would be a parameter per record.
 
     Args:
         locs: Means, shape (K, *event).
@@ -163,7 +173,12 @@ class GaussianMixture(dist.MixtureSameFamily):
     """
 
     def __init__(
-        self, locs: ArrayLike, scales: ArrayLike, mixture_probabilities: ArrayLike, *, validate_args: bool | None = None
+        self,
+        locs: ArrayLike,
+        scales: ArrayLike,
+        mixture_probabilities: ArrayLike,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         means, spread, weights = map(jnp.asarray, (locs, scales, mixture_probabilities))
         if weights.ndim != 1 or means.shape[:1] != weights.shape:
@@ -174,8 +189,12 @@ class GaussianMixture(dist.MixtureSameFamily):
         if spread.shape == weights.shape:
             spread = spread.reshape(weights.shape + (1,) * (means.ndim - 1))
         if spread.ndim != means.ndim or spread.shape[0] != len(weights):
-            raise ValueError(f"scales has shape {spread.shape}; it must be that of locs, {means.shape}, or (K,).")
-        components = dist.Normal(means, jnp.broadcast_to(spread, means.shape), validate_args=validate_args)
+            raise ValueError(
+                f"scales has shape {spread.shape}; it must be that of locs, {means.shape}, or (K,)."
+            )
+        components = dist.Normal(
+            means, jnp.broadcast_to(spread, means.shape), validate_args=validate_args
+        )
         super().__init__(
             dist.CategoricalProbs(weights, validate_args=validate_args),
             components.to_event(means.ndim - 1),
@@ -201,8 +220,9 @@ def adadp(
 ) -> tuple[Callable[[Any], State], Callable[[Any, Any, State], State], Callable[[State], Any]]:
     """Wrap `discreet.optimizers.adadp` as functions `init`, `update(i, gradients, state)` and `get_params`.
 
-    d3p's version limits the factor between two learning rates to 0.9 and 1.1 regardless of `alpha_min` and `alpha_max`, and
-    does not scale the error of a parameter below -1. Here the two bounds apply, and the scale is max(1, |x|).
+    d3p's version limits the factor between two learning rates to 0.9 and 1.1 regardless of
+    `alpha_min` and `alpha_max`, and does not scale the error of a parameter below -1. Here the two
+    bounds apply, and the scale is max(1, |x|).
 
     Args:
         step_size: The first learning rate; for a schedule, its value at 0.
@@ -216,7 +236,11 @@ def adadp(
     """
     first_rate = step_size(0) if callable(step_size) else step_size
     method = optimizers.adadp(
-        first_rate, tolerance=tol, min_factor=alpha_min, max_factor=alpha_max, stability_check=stability_check
+        first_rate,
+        tolerance=tol,
+        min_factor=alpha_min,
+        max_factor=alpha_max,
+        stability_check=stability_check,
     )
 
     def init(x0: Any) -> State:

@@ -36,8 +36,9 @@ PRNGState = jax.Array
 def PRNGKey(seed: int | bytes | Any | None = None) -> jax.Array:  # noqa: N802 - d3p's name
     """Create a key: secret without a seed, reproducible with one.
 
-    Guarantee: without a seed, 256 bits of the operating system's entropy. With one, anyone who knows or guesses it can
-    subtract the noise, so its results are labelled "reproducible: not private". (d3p did not distinguish the two.)
+    Guarantee: without a seed, 256 bits of the operating system's entropy. With one, anyone who
+    knows or guesses it can subtract the noise, so its results are labelled "reproducible: not
+    private". (d3p did not distinguish the two.)
 
     Args:
         seed: None, an integer, or bytes, which are read as an integer.
@@ -58,8 +59,9 @@ def PRNGKey(seed: int | bytes | Any | None = None) -> jax.Array:  # noqa: N802 -
 def as_key(key: Any, name: str = "rng_key") -> jax.Array:
     """Convert a key of any kind to a scalar ChaCha20 key.
 
-    ChaCha20 keys are returned unchanged; typed keys of another generator, and legacy `jax.random.PRNGKey` arrays of two words,
-    are hashed. A legacy key has at most 64 bits, so the result counts as reproducible.
+    ChaCha20 keys are returned unchanged; typed keys of another generator, and legacy
+    `jax.random.PRNGKey` arrays of two words, are hashed. A legacy key has at most 64 bits, so the
+    result counts as reproducible.
 
     Raises:
         TypeError: Not a key.
@@ -97,7 +99,11 @@ def random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> jax.Array:
 
 
 def uniform(
-    key: Any, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32, minval: Any = 0.0, maxval: Any = 1.0
+    key: Any,
+    shape: Sequence[int] = (),
+    dtype: DTypeLike = jnp.float32,
+    minval: Any = 0.0,
+    maxval: Any = 1.0,
 ) -> jax.Array:
     """Draw uniform values in [minval, maxval)."""
     return jax.random.uniform(as_key(key, "key"), tuple(shape), dtype, minval, maxval)
@@ -111,7 +117,9 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) 
     return random.normal(as_key(key, "key"), tuple(shape), dtype)
 
 
-def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: DTypeLike = jnp.int32) -> jax.Array:
+def randint(
+    key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: DTypeLike = jnp.int32
+) -> jax.Array:
     """Draw uniform integers in [minval, maxval)."""
     return jax.random.randint(as_key(key, "key"), tuple(shape), minval, maxval, dtype)
 
@@ -122,7 +130,9 @@ def convert_to_jax_rng_key(key: Any) -> jax.Array:
     A key of `jax.random` or `debug` is returned unchanged.
     """
     checked = as_key(key, "key")
-    return key if jax.random.key_impl(_typed(key)) == "threefry2x32" else random.as_threefry(checked)
+    return (
+        key if jax.random.key_impl(_typed(key)) == "threefry2x32" else random.as_threefry(checked)
+    )
 
 
 def _debug_key(seed: int | None = None) -> jax.Array:
@@ -130,9 +140,14 @@ def _debug_key(seed: int | None = None) -> jax.Array:
     return jax.random.PRNGKey(secrets.randbits(32) if seed is None else seed)
 
 
-debug = ModuleType(f"{__name__}.debug", "d3p.random.debug: `jax.random`. Fits with its keys are not private.")
+debug = ModuleType(
+    f"{__name__}.debug", "d3p.random.debug: `jax.random`. Fits with its keys are not private."
+)
 vars(debug).update(
-    {name: getattr(jax.random, name) for name in ("split", "fold_in", "uniform", "normal", "randint")},
+    {
+        name: getattr(jax.random, name)
+        for name in ("split", "fold_in", "uniform", "normal", "randint")
+    },
     PRNGKey=_debug_key,
     PRNGState=PRNGState,
     random_bits=lambda key, bit_width, shape: jax.random.bits(key, shape, f"uint{bit_width}"),

@@ -1,10 +1,11 @@
 """`d3p.svi`: d3p's `DPSVI`, implemented with discreet's.
 
-d3p's `update` gets a batch and a state, but neither the sampling scheme nor the number of records of the table. The noise
-does not depend on these, but epsilon does. So a fit is *bound* at its first batch (`_binding`). A batch of another kind is
-bound anew; all bindings of a fit must agree on the sampling and on N, or there is no statement. Assumptions of a binding (such
-as arrays that no batchifier returned) go into the statement's notes. Positional arguments of `init` and `update` are records,
-keyword arguments are public, as in d3p.
+d3p's `update` gets a batch and a state, but neither the sampling scheme nor the number of records
+of the table. The noise does not depend on these, but epsilon does. So a fit is *bound* at its first
+batch (`_binding`). A batch of another kind is bound anew; all bindings of a fit must agree on the
+sampling and on N, or there is no statement. Assumptions of a binding (such as arrays that no
+batchifier returned) go into the statement's notes. Positional arguments of `init` and `update` are
+records, keyword arguments are public, as in d3p.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ from discreet.interfaces.compat.d3p._binding import (
     declared_num_records,
     find_law,
 )
-from discreet.interfaces.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
+from discreet.interfaces.compat.d3p.dputil import (
+    Calibration,
+    D3PAccountingWarning,
+    NoiseScale,
+    whole_steps,
+)
 from discreet.interfaces.compat.d3p.minibatch import (
     BatchLaw,
     GetBatch,
@@ -60,7 +66,10 @@ Program = Callable[..., Any]
 
 
 def get_observations_scale(
-    model: Program, model_args: Sequence[Any], model_kwargs: Mapping[str, Any], params: Mapping[str, Any]
+    model: Program,
+    model_args: Sequence[Any],
+    model_kwargs: Mapping[str, Any],
+    params: Mapping[str, Any],
 ) -> float:
     """Find the factor by which a model scales the log density of its observations, N / batch size; 1 without observations.
 
@@ -72,20 +81,24 @@ def get_observations_scale(
     observed = [site["scale"] for site in sites if site["type"] == "sample" and site["is_observed"]]
     scales = {1.0 if scale is None else float(scale) for scale in observed}
     if len(scales) > 1:
-        raise ValueError(f"The model's observed sites are scaled by different factors, {sorted(scales)}.")
+        raise ValueError(
+            f"The model's observed sites are scaled by different factors, {sorted(scales)}."
+        )
     return next(iter(scales), 1.0)
 
 
 class DPSVI(SVI):
     """Differentially private SVI with d3p's arguments and discreet's noise, clipping and accounting.
 
-    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, and each state used in one
-    `update`, `statement(state)` covers all results of `update` and `get_params`. See `discreet.inference.DPSVI` for the step.
-    `update` refuses a state that was used; in a loop that you compile it cannot, and there the noise depends on the sum it hides.
+    Guarantee: with batches from this package's batchifiers, each drawn once and used in one
+    `update`, and each state used in one `update`, `statement(state)` covers all results of `update`
+    and `get_params`. See `discreet.inference.DPSVI` for the step. `update` refuses a state that was
+    used; in a loop that you compile it cannot, and there the noise depends on the sum it hides.
 
-    The number of records N is that of the model's plate, `plate("...", N, batch_size)`; the sampling scheme that of the
-    batchifier that returned the arrays. Arrays changed since are matched by their number of rows, and the statement notes it;
-    name their batchifier with `batches` if that is ambiguous.
+    The number of records N is that of the model's plate, `plate("...", N, batch_size)`; the
+    sampling scheme that of the batchifier that returned the arrays. Arrays changed since are
+    matched by their number of rows, and the statement notes it; name their batchifier with
+    `batches` if that is ambiguous.
 
     Args:
         model: The model; positional array arguments hold records along their leading axis.
@@ -94,13 +107,16 @@ class DPSVI(SVI):
         per_example_loss: `Trace_ELBO()` or `TraceMeanField_ELBO()`.
         clipping_threshold: C, the L2 bound on one record's contribution.
         dp_scale: Noise multiplier: standard deviation of the noise on the sum, divided by C.
-        rng_suite: `discreet.compat.d3p.random`, or its `debug`, whose results are labelled not private.
+        rng_suite: `discreet.compat.d3p.random`, or its `debug`, whose results are labelled not
+            private.
         clip_unscaled_observations: False: C applies to a record's contribution times N, as in d3p.
-        perturb: "parameters", d3p's rule, for comparable results; "latents", discreet's own, has less noise.
-        num_iter: Number of updates, fixed beforehand. None: that of `approximate_sigma` if `dp_scale` comes from it.
+        perturb: "parameters", d3p's rule, for comparable results; "latents", discreet's own, has
+            less noise.
+        num_iter: Number of updates, fixed beforehand. None: that of `approximate_sigma` if
+            `dp_scale` comes from it.
         batches: `get_batch` of the batchifier behind `update`'s batches. None: found by its arrays.
-        public_evaluation: True declares every record passed to `evaluate` public. False: `evaluate` takes records from a
-            batchifier of another table.
+        public_evaluation: True declares every record passed to `evaluate` public. False: `evaluate`
+            takes records from a batchifier of another table.
         static_kwargs: Public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -133,8 +149,12 @@ class DPSVI(SVI):
             clipping_threshold,
             hint="Without a bound on a record's contribution no noise hides it.",
         )
-        self._dp_scale = positive("dp_scale", dp_scale, hint="For a fit that is not private use numpyro.infer.SVI.")
-        self._calibration: Calibration | None = dp_scale.calibration if isinstance(dp_scale, NoiseScale) else None
+        self._dp_scale = positive(
+            "dp_scale", dp_scale, hint="For a fit that is not private use numpyro.infer.SVI."
+        )
+        self._calibration: Calibration | None = (
+            dp_scale.calibration if isinstance(dp_scale, NoiseScale) else None
+        )
         if rng_suite not in (d3p_random, d3p_random.debug):
             raise ValueError(
                 f"rng_suite is {getattr(rng_suite, '__name__', type(rng_suite).__name__)}; noise comes from discreet's ChaCha20 "
@@ -165,7 +185,9 @@ class DPSVI(SVI):
         self._losses: dict[Any, Callable[..., Any]] = {}
         self._latest: Binding | None = None
 
-    def init(self, rng_key: Any, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> DPSVIState:
+    def init(
+        self, rng_key: Any, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> DPSVIState:
         """Create the initial state, from shapes and dtypes of the records, never values (d3p reads values).
 
         Args:
@@ -202,8 +224,8 @@ class DPSVI(SVI):
             kwargs: Public arguments of model and guide.
 
         Returns:
-            The next state, and a **private** estimate of the negative ELBO of all records, in nats. (d3p returns the exact
-            loss of the batch, which leaks.)
+            The next state, and a **private** estimate of the negative ELBO of all records, in nats.
+            (d3p returns the exact loss of the batch, which leaks.)
 
         Raises:
             ValueError: An unsuitable batch, or more updates than `num_iter`.
@@ -215,7 +237,11 @@ class DPSVI(SVI):
         records = take_apart(args, {})
         binding, drawn = self._binding_of(args, records, kwargs)
         self._check_mask(mask, binding, drawn)
-        if self._num_iter is not None and not isinstance(svi_state.step, Tracer) and svi_state.step >= self._num_iter:
+        if (
+            self._num_iter is not None
+            and not isinstance(svi_state.step, Tracer)
+            and svi_state.step >= self._num_iter
+        ):
             raise ValueError(
                 f"num_iter = {self._num_iter} updates were declared, and all have been made. More would cost more than "
                 "declared; declare them beforehand."
@@ -236,7 +262,14 @@ class DPSVI(SVI):
             self._drawn[batch] = int(svi_state.step)
         return after
 
-    def run(self, rng_key: Any, num_steps: int, *args: Any, init_state: DPSVIState | None = None, **kwargs: Any) -> Any:
+    def run(
+        self,
+        rng_key: Any,
+        num_steps: int,
+        *args: Any,
+        init_state: DPSVIState | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Run all updates like NumPyro's `SVI.run`: each gets all of `args`. Continues from `init_state`, once.
 
         All updates up to the last state are in its `statement`, those before `init_state` included.
@@ -264,17 +297,21 @@ class DPSVI(SVI):
         """Return the values of the `param` sites, constrained. They are releases and may be published."""
         return self._bound().fit.get_params(svi_state)
 
-    def evaluate(self, svi_state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
+    def evaluate(
+        self, svi_state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any
+    ) -> Float[Array, ""]:
         """Compute the exact negative ELBO of a batch, with the scale of the model's plate: **not private**.
 
-        The records must be declared test data in one of three ways: a batchifier of this package returned them, and its
-        table has no row in common with the fitted table (the statement then notes that epsilon does not cover them);
-        `DPSVI(..., public_evaluation=True)`; or `non_private=True` here.
+        The records must be declared test data in one of three ways: a batchifier of this package
+        returned them, and its table has no row in common with the fitted table (the statement then
+        notes that epsilon does not cover them); `DPSVI(..., public_evaluation=True)`; or
+        `non_private=True` here.
 
         Args:
             svi_state: A state.
             args: A batch, without padding.
-            non_private: Declare that these records are public or that the number will not be published.
+            non_private: Declare that these records are public or that the number will not be
+                published.
             kwargs: Public arguments of model and guide.
 
         Raises:
@@ -293,7 +330,9 @@ class DPSVI(SVI):
 
         def loss(key: Any, params: Mapping[str, Any], arrays: list[Array]) -> Float[Array, ""]:
             with one_model:
-                return self.loss.loss(key, dict(params), self.model, guide, *records.rebuild(arrays)[0], **public)
+                return self.loss.loss(
+                    key, dict(params), self.model, guide, *records.rebuild(arrays)[0], **public
+                )
 
         name = records.static, comparable(kwargs, records.size)
         compiled = self._losses.setdefault(name, jax.jit(loss))
@@ -302,10 +341,11 @@ class DPSVI(SVI):
     def statement(self, svi_state: DPSVIState, delta: float | None = None) -> Statement:
         """Make the privacy statement of the updates that led to a state, including intermediate states.
 
-        Guarantee: epsilon is an upper bound at `delta` for `max(updates made, updates declared)` updates, if batches were
-        drawn as their batchifier draws them. `num_iter`, or that of `approximate_sigma`, declares the number. Without it the
-        statement assumes, and notes, that the number was fixed beforehand: had it been chosen by looking at results, the
-        composition would not hold.
+        Guarantee: epsilon is an upper bound at `delta` for `max(updates made, updates declared)`
+        updates, if batches were drawn as their batchifier draws them. `num_iter`, or that of
+        `approximate_sigma`, declares the number. Without it the statement assumes, and notes, that
+        the number was fixed beforehand: had it been chosen by looking at results, the composition
+        would not hold.
 
         Args:
             svi_state: The latest state.
@@ -326,8 +366,13 @@ class DPSVI(SVI):
         if delta is None and self._calibration is not None:
             delta = self._calibration.delta
         # Anyone who can reproduce a batchifier's key knows the batches: no amplification.
-        seeded = any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
-        public = ["the model, the guide and the optimizer", "shapes and dtypes of a single record's arrays"]
+        seeded = any(
+            source.seeded for one in drawn if not one.law.disjoint for source in one.sources
+        )
+        public = [
+            "the model, the guide and the optimizer",
+            "shapes and dtypes of a single record's arrays",
+        ]
         return make_statement(
             binding.plan(steps if declared is None else declared),
             delta=delta,
@@ -339,14 +384,21 @@ class DPSVI(SVI):
                 *sorted({one.doubt for one in drawn if one.doubt is not None}),
                 *sorted(self._exact_notes),
             ],
-            released=["the parameters of the fit after every update", "a private loss estimate at every update"],
+            released=[
+                "the parameters of the fit after every update",
+                "a private loss estimate at every update",
+            ],
             method=f'discreet.compat.d3p.DPSVI, perturb="{self._perturb}"',
             user_supplied_batches=True,
             contribution_bound=binding.fit.contribution_bound,
         )
 
     def get_epsilon(
-        self, target_delta: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
+        self,
+        target_delta: float,
+        q: float,
+        num_epochs: float | None = None,
+        num_iter: float | None = None,
     ) -> float:
         """Compute epsilon of a number of updates with the batches in use: an upper bound, under `statement`'s relation.
 
@@ -362,7 +414,11 @@ class DPSVI(SVI):
         return self._plan_for(q, num_epochs, num_iter).epsilon(target_delta)
 
     def get_delta(
-        self, target_epsilon: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
+        self,
+        target_epsilon: float,
+        q: float,
+        num_epochs: float | None = None,
+        num_iter: float | None = None,
     ) -> float:
         """Compute delta of a number of updates with the batches in use: an upper bound. Arguments as in `get_epsilon`."""
         return self._plan_for(q, num_epochs, num_iter).delta(target_epsilon)
@@ -373,7 +429,9 @@ class DPSVI(SVI):
         if num_epochs is not None:
             num_iter = num_epochs / rate
         if num_iter is None:
-            raise ValueError("Give num_iter or num_epochs: epsilon grows with the number of updates.")
+            raise ValueError(
+                "Give num_iter or num_epochs: epsilon grows with the number of updates."
+            )
         # A batch size is an integer, so a program's q may be off by up to one record.
         if abs(q - rate) > 1 / binding.law.num_records:
             raise ValueError(
@@ -407,18 +465,29 @@ class DPSVI(SVI):
             "get_batch(i, batchifier_state) with i the number of the update."
         )
         if isinstance(state.step, Tracer):
-            raise ValueError(f"A compiled loop would use batch number {number[0]} in every update. {remedy}")
+            raise ValueError(
+                f"A compiled loop would use batch number {number[0]} in every update. {remedy}"
+            )
         if isinstance(state.rng_key, Tracer):
             return None
         step = int(state.step)
         # A disjoint batch may be used again in another pass.
         in_pass = step // law.updates if law.disjoint else 0
-        batch = np.asarray(jax.random.key_data(state.rng_key)).tobytes(), origin.source, number, in_pass
+        batch = (
+            np.asarray(jax.random.key_data(state.rng_key)).tobytes(),
+            origin.source,
+            number,
+            in_pass,
+        )
         if self._drawn.get(batch, step) != step:
-            raise ValueError(f"Batch number {number[0]} of this batchifier state was in an update before. {remedy}")
+            raise ValueError(
+                f"Batch number {number[0]} of this batchifier state was in an update before. {remedy}"
+            )
         return batch
 
-    def _drawn_anew(self, state: DPSVIState, records: Records, mask: Any) -> tuple[tuple[Any, ...], Any]:
+    def _drawn_anew(
+        self, state: DPSVIState, records: Records, mask: Any
+    ) -> tuple[tuple[Any, ...], Any]:
         """The arguments and the mask of a compiled update, drawn for its step; see `drawn_for`."""
         masks = [mask] if is_array(mask) else []
         leaves = drawn_for(state.step, [*records.leaves, *masks])
@@ -432,7 +501,9 @@ class DPSVI(SVI):
         if source in self._tested:
             return
         drawn = {one for _, one in self._found.values()}.union(*self._used.values())
-        if source is None or not all(one.doubt is None and _are_apart(source, one) for one in drawn):
+        if source is None or not all(
+            one.doubt is None and _are_apart(source, one) for one in drawn
+        ):
             raise ValueError(
                 "evaluate computes the exact loss of its records, so publishing it leaks; d3p does not account for that. These "
                 "records are not known to be test data: a batchifier must have returned these arrays, from a table without a "
@@ -449,7 +520,9 @@ class DPSVI(SVI):
         warnings.warn(said, D3PAccountingWarning, stacklevel=3)
 
     def _check_untested(self, drawn: Drawn) -> None:
-        if self._tested and not (drawn.doubt is None and all(_are_apart(source, drawn) for source in self._tested)):
+        if self._tested and not (
+            drawn.doubt is None and all(_are_apart(source, drawn) for source in self._tested)
+        ):
             raise ValueError(
                 "evaluate computed exact losses of test records, and these batches may contain the same records: ε would not "
                 "cover those losses. Make a DPSVI for each fit, or evaluate on other records."
@@ -457,7 +530,9 @@ class DPSVI(SVI):
 
     def _bound(self) -> Binding:
         if self._latest is None:
-            raise ValueError("Call init before this, as in svi_state = dpsvi.init(rng_key, *batch).")
+            raise ValueError(
+                "Call init before this, as in svi_state = dpsvi.init(rng_key, *batch)."
+            )
         return self._latest
 
     def _only_law(self) -> tuple[Binding, set[Drawn]]:
@@ -473,7 +548,9 @@ class DPSVI(SVI):
             return binding, {drawn for found, drawn in self._found.values() if found is binding}
         return next(iter(self._used)), set().union(*self._used.values())
 
-    def _binding_of(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+    def _binding_of(
+        self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]
+    ) -> tuple[Binding, Drawn]:
         """The binding of a batch for `update`, also under tracing, and for kinds of batches that `init` did not get."""
         self._bound()
         found = self._found.get(_kind_of(records, public))
@@ -484,7 +561,9 @@ class DPSVI(SVI):
             binding.fit.init(random.key(0), *records.rebuild(records.filled(0, records.size))[0])
         return binding, drawn
 
-    def _bind(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+    def _bind(
+        self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]
+    ) -> tuple[Binding, Drawn]:
         kind = _kind_of(records, public)
         static = {**self.static_kwargs, **public}
         declared = declared_num_records(self.model, args, static)
@@ -504,7 +583,9 @@ class DPSVI(SVI):
                 relation=law.relation,
             )
             guide = complete_guide(self.model, self.guide, args, static)
-            fit = inference.DPSVI(self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **static)
+            fit = inference.DPSVI(
+                self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **static
+            )
             self._bindings[facts] = Binding(law, fit)
             _warn_if_dearer(self._bindings[facts], self._calibration)
         self._latest = self._bindings[facts]
@@ -514,7 +595,12 @@ class DPSVI(SVI):
 
 def _kind_of(records: Records, public: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that is equal for batches of the same batchifier that one compiled program can process."""
-    return records.signature, records.size, comparable(public, records.size), source_of(records.leaves)
+    return (
+        records.signature,
+        records.size,
+        comparable(public, records.size),
+        source_of(records.leaves),
+    )
 
 
 def _are_apart(source: Source, drawn: Drawn) -> bool:

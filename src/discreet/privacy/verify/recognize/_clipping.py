@@ -52,14 +52,22 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         found = _square(equation, operands, shapes)
         if found is not None:
             return found
-    normed = [(i, x, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
+    normed = [
+        (i, x, x.norm_of)
+        for i, x in enumerate(operands)
+        if isinstance(x, Private) and x.norm_of is not None
+    ]
     if not normed:
         return None
     position, value, norm = normed[0]
     other = operands[1 - position] if len(operands) == 2 else None
     if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
         second = normed[1][2]
-        if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
+        if (
+            norm.kind == second.kind == "squares"
+            and not norm.contents & second.contents
+            and shapes[0] == shapes[1]
+        ):
             contents = norm.contents | second.contents
             finite = norm.finite and second.finite
             return Norm("squares", contents, size=norm.size + second.size, finite=finite)
@@ -75,7 +83,12 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if norm.kind == "largest":
         if primitive is p.max_p and isinstance(other, Public) and other.const is not None:
             return norm if np.all(other.const == -np.inf) else None
-        own = primitive is p.sub_p and position == 1 and isinstance(other, Private) and other.content in norm.contents
+        own = (
+            primitive is p.sub_p
+            and position == 1
+            and isinstance(other, Private)
+            and other.content in norm.contents
+        )
         return dataclasses.replace(norm, kind="below its largest") if own else None
     if norm.kind == "below its largest":
         return dataclasses.replace(norm, kind="shares") if primitive is p.exp_p else None
@@ -86,7 +99,9 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
 
 
-def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]) -> Norm | None:
+def _square(
+    equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]
+) -> Norm | None:
     value = operands[0]
     if not isinstance(value, Private) or value.axes is None or value.norm_of is not None:
         return None
@@ -97,16 +112,26 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
     kind = np.dtype(aval(equation.outvars[0]).dtype)
     if kind.kind != "f" or kind.itemsize < 4:
         return None  # a norm in low precision bounds nothing
-    return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
+    return Norm(
+        "squares",
+        frozenset([value.content]),
+        size=size_per_record(shapes[0], value.axes),
+        finite=value.finite,
+    )
 
 
 def largest_of(equation: JaxprEqn, row: Private, kept: Axes) -> Norm | None:
     """The `Norm` of the largest element of a row of numbers.
 
-    Less that, the largest is 0 up to rounding: XLA may compute `a * b - largest` with one rounding, and so without that of a * b,
-    which `largest` has. An exponential is off by a factor within the margin, and none where numbers are too large for one.
+    Less that, the largest is 0 up to rounding: XLA may compute `a * b - largest` with one rounding,
+    and so without that of a * b, which `largest` has. An exponential is off by a factor within the
+    margin, and none where numbers are too large for one.
     """
-    most = total_of(row.terms) if row.linf is None and row.terms is not None else Scale(row.linf or 0.0)
+    most = (
+        total_of(row.terms)
+        if row.linf is None and row.terms is not None
+        else Scale(row.linf or 0.0)
+    )
     known = row.finite and (row.linf is not None or row.terms is not None)
     if not known or most is None or most.powers or not most.factor <= _MOST_IN_EXPONENT:
         return None
@@ -120,12 +145,23 @@ def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | N
     if row.norm_of is not None and row.norm_of.kind == "squares":
         return row.norm_of
     kind = np.dtype(aval(equation.outvars[0]).dtype)
-    whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1 and kind.kind == "f" and kind.itemsize >= 4
+    whole = (
+        size_per_record(shape_of(equation.outvars[0]), kept) == 1
+        and kind.kind == "f"
+        and kind.itemsize >= 4
+    )
     if not whole or not is_positive(row, equation.invars[0]):
         return None
     shares = row.norm_of if row.norm_of is not None and row.norm_of.kind == "shares" else None
     bound = Scale(1.0) if shares is None else shares.bound
-    return Norm("norm", frozenset([row.content]), bound=bound, size=count, safe=shares is not None, finite=row.finite)
+    return Norm(
+        "norm",
+        frozenset([row.content]),
+        bound=bound,
+        size=count,
+        safe=shares is not None,
+        finite=row.finite,
+    )
 
 
 def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
@@ -155,17 +191,24 @@ def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) 
     if primitive is p.mul_p:
         return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0))
     if primitive is p.div_p:
-        return dataclasses.replace(norm, kind="factor" if divides else "norm", bound=norm.bound * scale)
+        return dataclasses.replace(
+            norm, kind="factor" if divides else "norm", bound=norm.bound * scale
+        )
     if primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
         above = (primitive in (p.gt_p, p.ge_p)) != divides
-        return dataclasses.replace(norm, kind="above" if above else "below", bound=norm.bound * scale)
+        return dataclasses.replace(
+            norm, kind="above" if above else "below", bound=norm.bound * scale
+        )
     return None
 
 
 def _moderate(*numbers: Scale) -> bool:
     """True if numbers, and their products, are far from overflow and underflow."""
     factors = [x.factor for x in numbers]
-    return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
+    return all(
+        1e-12 <= x <= 1e12
+        for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf))
+    )
 
 
 def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
@@ -177,9 +220,18 @@ def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
         return dataclasses.replace(norm, safe=norm.safe or low)
     weight = other.scale if isinstance(other, Public) else None
     if primitive is p.mul_p and weight is not None and least is not None and least >= 0:
-        return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
+        return (
+            dataclasses.replace(norm, bound=norm.bound * weight)
+            if _moderate(norm.bound, weight)
+            else None
+        )
     limit = other.linf if isinstance(other, Private) and other.finite else None
-    if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
+    if (
+        primitive is p.mul_p
+        and limit is not None
+        and norm.safe
+        and _moderate(norm.bound, Scale(limit))
+    ):
         return dataclasses.replace(norm, bound=norm.bound * limit)
     return None
 
@@ -187,7 +239,9 @@ def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
 def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
     """The `Norm` after a reshape or broadcast: one number per record stays that number."""
     norm = value.norm_of
-    return norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
+    return (
+        norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
+    )
 
 
 def margin(size: int) -> float:
@@ -215,25 +269,48 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
         # A broadcast row has several times the norm, and a norm divided by a row has no bound.
         copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
         terms = clipped_by(row, by, "norm" if quotient else "factor")
-        if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
+        if (
+            norm is not None
+            and terms is not None
+            and not copied
+            and (row is operands[0] or not quotient)
+        ):
             safe = norm.safe and row.finite and norm.finite
             low = 0.0 if quotient and is_positive(row, equation.invars[0]) else None
-            return {"terms": terms, "low": low, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
+            return {
+                "terms": terms,
+                "low": low,
+                "finite": safe,
+                "zero": row.zero if norm.safe else frozenset(),
+            }
     return None
 
 
 def finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -> None:
     """Handle `where(norm < C, g, g / norm * C)`: where the quotient is selected, the norm is not 0."""
     norm = which.norm_of if isinstance(which, Private) else None
-    known = norm is not None and norm.kind in ("above", "below") and not norm.bound.powers and norm.finite
+    known = (
+        norm is not None
+        and norm.kind in ("above", "below")
+        and not norm.bound.powers
+        and norm.finite
+    )
     if norm is None or not known or norm.bound.factor < FLOOR:
         return
     near = 0 if norm.kind == "above" else 1
     by_itself = cases[near]
     shortened = cases[1 - near]
-    if isinstance(by_itself, Private) and by_itself.content in norm.contents and isinstance(shortened, Private):
+    if (
+        isinstance(by_itself, Private)
+        and by_itself.content in norm.contents
+        and isinstance(shortened, Private)
+    ):
         terms = shortened.terms or ()
-        if len(terms) == 1 and terms[0].group is norm.group and terms[0].leaves == frozenset([by_itself.content]):
+        if (
+            len(terms) == 1
+            and terms[0].group is norm.group
+            and terms[0].leaves == frozenset([by_itself.content])
+        ):
             finite[1 - near] = finite[near]
 
 
@@ -242,7 +319,11 @@ def within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, .
     norm = which.norm_of if isinstance(which, Private) else None
     if norm is None or value.batch is None or value.content not in norm.contents:
         return None
-    if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite or norm.bound.factor < FLOOR:
+    if (
+        (norm.kind, number) not in (("above", 0), ("below", 1))
+        or not norm.finite
+        or norm.bound.factor < FLOOR
+    ):
         return None
     bound = norm.bound * (1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)

@@ -29,7 +29,12 @@ def tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
     kind = ""
     if equation.primitive is p.ne_p and equation.invars[0] is equation.invars[1]:
         kind = "nan"
-    elif equation.primitive is p.eq_p and isinstance(other, Public) and other.const is not None and other.const.size:
+    elif (
+        equation.primitive is p.eq_p
+        and isinstance(other, Public)
+        and other.const is not None
+        and other.const.size
+    ):
         numbers = other.const.astype(np.float64) if other.const.dtype.kind == "f" else np.zeros(1)
         kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
     never = kind and (value.finite or kind in value.lacks)
@@ -52,12 +57,27 @@ def most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
     shapes = [shape_of(x) for x in equation.invars]
     out = shape_of(equation.outvars[0])
     for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
-        if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
+        if (
+            not isinstance(value, Private)
+            or value.axes is None
+            or not isinstance(other, Public)
+            or len(own) < len(out)
+        ):
             continue
-        if other.const is None or not other.exact or other.const.ndim < len(out) or other.const.dtype.kind not in "iu":
+        if (
+            other.const is None
+            or not other.exact
+            or other.const.ndim < len(out)
+            or other.const.dtype.kind not in "iu"
+        ):
             continue
-        # Along these axes the record's value is constant, and the numbers compared with it are distinct.
-        same = [a for a, n in enumerate(out) if own[a] == 1 < other.const.shape[a] == n and a not in value.axes]
+        # Along these axes the record's value is constant, and the numbers compared with it are
+        # distinct.
+        same = [
+            a
+            for a, n in enumerate(out)
+            if own[a] == 1 < other.const.shape[a] == n and a not in value.axes
+        ]
         if axes := [a for a in same if np.diff(np.sort(other.const, a), axis=a).all()]:
             return size_per_record(out, value.axes) // max(out[a] for a in axes)
     return None

@@ -39,10 +39,20 @@ def open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tupl
     ends = body.outvars
     first = start[counter]
     last = start[end]
-    if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
+    if (
+        ends[end] is not begins[end]
+        or not isinstance(first, Public)
+        or not isinstance(last, Public)
+    ):
         return None
     turns = checker.symbols.expression(last.scale)
-    if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
+    if (
+        first.const is None
+        or first.const.ndim
+        or first.const.dtype.kind != "i"
+        or first.const != 0
+        or turns is None
+    ):
         return None
     return (counter, turns) if _increment(body, begins[counter], ends[counter]) == 1 else None
 
@@ -53,7 +63,12 @@ MOST_TURNS = 2**16
 
 def counted(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:
     """An integer that grows by a known step in every iteration."""
-    if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
+    if (
+        not isinstance(value, Public)
+        or value.const is None
+        or value.const.ndim
+        or value.const.dtype.kind not in "iu"
+    ):
         return None
     step = _increment(jaxpr, begin, end)
     first = int(value.const)
@@ -70,8 +85,14 @@ def derived_from(checker: Checker, jaxpr: Jaxpr, given: set[Any]) -> set[Any] | 
     """The integers computed from `given`, if they only select rows; otherwise None."""
     known = set(given)
     for equation in jaxpr.eqns:
-        used = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known]
-        if not used or (equation.primitive is p.dynamic_slice_p and 0 not in used and checker.cuts.only_cut(equation)):
+        used = [
+            i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known
+        ]
+        if not used or (
+            equation.primitive is p.dynamic_slice_p
+            and 0 not in used
+            and checker.cuts.only_cut(equation)
+        ):
             continue
         if equation.primitive is p.jit_p:
             inside = equation.params["jaxpr"].jaxpr

@@ -23,20 +23,22 @@ from discreet.privacy.verify._bounds import Batch, Group, Part, Scale, group_of
 class Norm:
     """The relation of a value to n, the joint L2 norm of a record's slices of some values.
 
-    - "squares": sums of their squares; over all their elements where only the axes of the records are left;
+    - "squares": sums of their squares; over all their elements where only the axes of the records
+      are left;
     - "norm": n <= value * bound;
     - "factor": |value| * n <= bound;
     - "above": truth values; where False, n <= bound. "below": where True;
-    - "largest": the largest element of a row. "below its largest": the row less that. "shares": the exponentials of these, of
-      which one is 1.
+    - "largest": the largest element of a row. "below its largest": the row less that. "shares": the
+      exponentials of these, of which one is 1.
     """
 
     kind: str  # One of these
     contents: frozenset[int]  # The values whose norm it is
     bound: Scale = dataclasses.field(default=Scale(1.0))  # See above
     size: int = 0  # Elements of a record in all of them
-    # For a norm: value * bound is at least `FLOOR`. For a factor: finite unless the norm is NaN, and underflow of squares
-    # does not matter. Otherwise the bound does not hold either, and the product may be infinite.
+    # For a norm: value * bound is at least `FLOOR`. For a factor: finite unless the norm is NaN,
+    # and underflow of squares does not matter. Otherwise the bound does not hold either, and the
+    # product may be infinite.
     safe: bool = False
     # None of the values holds NaN or infinity; otherwise the relation may fail where one does
     finite: bool = False
@@ -59,9 +61,9 @@ class Turns:
 Fold = tuple[int, int, int]
 """An axis, the number of repetitions of the records along it, and the consecutive places of each record.
 
-`vmap` of a convolution merges the axis of the records with a later one, since XLA has one axis of images and one of channels.
-Such an axis is folded: place k is record k // inner, modulo the number of records. All other rules except those of matrices
-treat a folded value as one without rows."""
+`vmap` of a convolution merges the axis of the records with a later one, since XLA has one axis of
+images and one of channels. Such an axis is folded: place k is record k // inner, modulo the number
+of records. All other rules except those of matrices treat a folded value as one without rows."""
 
 
 @dataclasses.dataclass
@@ -74,7 +76,8 @@ class Cuts:
     windows: dict[tuple[Any, ...], Part] = dataclasses.field(default_factory=dict)
     # Loops whose iterations differ by more than their records
     placed: set[Any] = dataclasses.field(default_factory=set)
-    # Whether an equation only takes rows by number, by its identity; it is kept, so that no other one has it
+    # Whether an equation only takes rows by number, by its identity; it is kept, so that no other
+    # one has it
     _only: dict[int, tuple[bool, JaxprEqn]] = dataclasses.field(default_factory=dict)
 
     def look(self, equation: JaxprEqn, before: Batch | None, after: Batch | None) -> None:

@@ -5,8 +5,8 @@ records with one of them, and reshapes afterwards. A `Fold` says where the recor
 axis: place k is record k // inner, modulo the number of records. Only moves and products know it;
 to any other rule a folded value is one without rows.
 
-Sound, since a fold makes no claim but that of the places: when a reshape takes the axes apart again,
-the records have an axis of their own, and the value has rows without a bound.
+Sound, since a fold makes no claim but that of the places: when a reshape takes the axes apart
+again, the records have an axis of their own, and the value has rows without a bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def fold_of(value: Value) -> Fold | None:
     return value.folded
 
 
-def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fold: Fold, positional: bool) -> Private:
+def folded_rows(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], fold: Fold, positional: bool
+) -> Private:
     """Rows without other claims, along an axis that may be folded."""
     axis, outer, inner = fold
     batch = next(x.batch for x in operands if isinstance(x, Private))
@@ -68,7 +70,9 @@ def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
 def folding(rule: Callable[[Any, JaxprEqn, Any], Any]) -> Rule:
     """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
 
-    def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
+    def with_folds(
+        checker: Checker, equation: JaxprEqn, operands: list[Value]
+    ) -> Value | list[Value]:
         found = rule(checker, equation, operands)
         first = operands[0]
         fold = fold_of(operands[0])
@@ -81,6 +85,10 @@ def folding(rule: Callable[[Any, JaxprEqn, Any], Any]) -> Rule:
         else:
             moved = None if (axis := axis_after(equation, fold[0])) is None else (axis, *fold[1:])
         assert isinstance(first, Private)
-        return found if moved is None else folded_rows(checker, equation, operands, moved, first.positional)
+        return (
+            found
+            if moved is None
+            else folded_rows(checker, equation, operands, moved, first.positional)
+        )
 
     return with_folds

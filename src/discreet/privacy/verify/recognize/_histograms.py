@@ -27,17 +27,24 @@ from discreet.privacy.verify._rows import lowest, shape_of, summed, varies_along
 def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
     """The rule of rows added to an array of zeros at their indices, as in histograms; None otherwise, or without a bound.
 
-    At any index, one record moves the result by its own updates: those of one window go to distinct places, or are dropped,
-    and k windows move it by at most sqrt(k) times their joint norm.
+    At any index, one record moves the result by its own updates: those of one window go to distinct
+    places, or are dropped, and k windows move it by at most sqrt(k) times their joint norm.
     """
     array, index, update = operands
     numbers = equation.params["dimension_numbers"]
     shapes = [shape_of(x) for x in equation.invars]
     # If indices break their promises, other records' updates may go anywhere.
     promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
-    undefined = any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    undefined = (
+        any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    )
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
-    if equation.primitive is not p.scatter_add_p or undefined or numbers.operand_batching_dims or dtype.itemsize < 4:
+    if (
+        equation.primitive is not p.scatter_add_p
+        or undefined
+        or numbers.operand_batching_dims
+        or dtype.itemsize < 4
+    ):
         return None
     if not isinstance(array, Public) or not array.is_zero:
         return None
@@ -52,18 +59,30 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
             size = update.magnitude
             zero = frozenset[Batch]()
             low = lowest(update)
-            update = index.but(axes=axes, terms=None, linf=size, low=low, zero=zero, finite=True, positional=varies)
-        if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
+            update = index.but(
+                axes=axes, terms=None, linf=size, low=low, zero=zero, finite=True, positional=varies
+            )
+        if (
+            not isinstance(update, Private)
+            or update.axes != axes
+            or update.batch is not index.batch
+        ):
             return None
         placed = index.positional
         drops = equation.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
-        if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:  # narrower integers may not hold the end
-            # `where(mask, y, len(bins))` sends absent records beyond the end, where they add nothing.
+        if (
+            drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4
+        ):  # narrower integers may not hold the end
+            # `where(mask, y, len(bins))` sends absent records beyond the end, where they add
+            # nothing.
             end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)
             zero = update.zero | {mask for mask, place in index.absent if not 0 <= place < end}
             update = update.but(zero=zero, low=update.low)
     elif (
-        isinstance(index, Public) and isinstance(update, Private) and update.axes and set(update.axes) <= set(scattered)
+        isinstance(index, Public)
+        and isinstance(update, Private)
+        and update.axes
+        and set(update.axes) <= set(scattered)
     ):
         axes = update.axes
         placed = varies_along(index, shapes[1], tuple(scattered.index(a) for a in axes))
@@ -72,10 +91,16 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     update = update.but(positional=update.positional or placed, low=update.low)
     windows = math.prod(shapes[2][i] for i in scattered if i not in axes)
     if dtype.kind != "f":
-        most = math.inf if update.linf is None else update.linf * math.prod(shapes[2][i] for i in scattered)
+        most = (
+            math.inf
+            if update.linf is None
+            else update.linf * math.prod(shapes[2][i] for i in scattered)
+        )
         if dtype.kind not in "iu" or most >= MOST_EXACT or windows > 1:
             return None
     found = summed(checker, update, shapes[2], additive=True)
     if found.terms is None:
         return None
-    return found.but(terms=scaled(found.terms, math.sqrt(windows)), origin=checker.origin(equation, operands))
+    return found.but(
+        terms=scaled(found.terms, math.sqrt(windows)), origin=checker.origin(equation, operands)
+    )

@@ -25,7 +25,13 @@ import jax
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p
-from discreet.privacy.verify._arithmetic import ELEMENTWISE_SHAPES, MOST_ERROR, MOVES, computed, error_of
+from discreet.privacy.verify._arithmetic import (
+    ELEMENTWISE_SHAPES,
+    MOST_ERROR,
+    MOVES,
+    computed,
+    error_of,
+)
 from discreet.privacy.verify._bounds import Group, Scale, is_far, is_open
 from discreet.privacy.verify._domain import Public
 from discreet.privacy.verify._record import Branches, Loads, MechanismUse, Repeat, Scheduled
@@ -49,7 +55,9 @@ def in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns |
         if table is None or table.ndim != 1 or starts is None:
             return None
         return Turns(
-            loop, tuple(table[np.clip(starts.values, 0, table.size - 1).astype(int)].tolist()), values[0].error
+            loop,
+            tuple(table[np.clip(starts.values, 0, table.size - 1).astype(int)].tolist()),
+            values[0].error,
         )
     known: list[np.ndarray] = []
     for value, variable in zip(values, equation.invars, strict=True):
@@ -64,7 +72,12 @@ def in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns |
     found = computed(equation, known, jax.ShapeDtypeStruct((count,), kind.dtype), exact=False)
     if found is None:
         return None
-    error = error_of(equation, known, [x.error if x.turns is None else x.turns.error for x in values], found.dtype)
+    error = error_of(
+        equation,
+        known,
+        [x.error if x.turns is None else x.turns.error for x in values],
+        found.dtype,
+    )
     return Turns(loop, tuple(found.tolist()), error) if error <= MOST_ERROR else None
 
 
@@ -88,24 +101,32 @@ class Schedules:
     def may_be_lost(self, product: Scale, *factors: Scale) -> bool:
         """True if a product of numbers, some unknown at trace time, may differ from its formula.
 
-        The size of noise lies between 1e-20 and 1e20 (`is_far`). Numbers of a schedule are never far from 1, so one of them
-        may be a factor as well.
+        The size of noise lies between 1e-20 and 1e20 (`is_far`). Numbers of a schedule are never
+        far from 1, so one of them may be a factor as well.
         """
-        powers = [{s: power for s, power in x.powers if not is_open(s)} for x in (product, *factors)]
+        powers = [
+            {s: power for s, power in x.powers if not is_open(s)} for x in (product, *factors)
+        ]
         scheduled = {s for x in powers for s in x if s in self._turns}
         holders = [x.keys() - scheduled for x in powers]
-        several = len(set().union(*holders)) > 1 or sum(map(bool, holders[1:])) > 1 or len(scheduled) > 1
+        several = (
+            len(set().union(*holders)) > 1 or sum(map(bool, holders[1:])) > 1 or len(scheduled) > 1
+        )
         far = any(abs(x[s]) > 2 for x in powers for s in scheduled & x.keys()) or is_far(product)
         return any(powers) and (several or far)
 
-    def of(self, scales: Sequence[Scale], around: Sequence[Any]) -> tuple[Any, list[dict[int, float]]] | None:
+    def of(
+        self, scales: Sequence[Scale], around: Sequence[Any]
+    ) -> tuple[Any, list[dict[int, float]]] | None:
         """The loop, of those `around`, whose iterations change these numbers, and their values in each; None if unknown."""
         found = {s: self._turns[s] for x in scales for s, _ in x.powers if s in self._turns}
         loops = {x.loop for x in found.values()}
         if len(loops) != 1 or not loops <= set(around):
             return None
         # A power magnifies the number's own rounding error.
-        errors = [sum(abs(power) * found[s].error for s, power in x.powers if s in found) for x in scales]
+        errors = [
+            sum(abs(power) * found[s].error for s, power in x.powers if s in found) for x in scales
+        ]
         if max(errors) > MOST_ERROR:
             return None
         rows = zip(*(x.values for x in found.values()), strict=True)
@@ -120,7 +141,12 @@ def turns_of(repeat: Repeat) -> list[tuple[list[Any], Any]]:
     kinds = Counter(zip(*(x.kinds for x in schedules), strict=True))
     # Clippings of different iterations are different vectors: their leaves share no bound.
     return [
-        (_of_turn(repeat.items, dict(zip(map(id, schedules), kind, strict=True)), repeat.before, {}), times)
+        (
+            _of_turn(
+                repeat.items, dict(zip(map(id, schedules), kind, strict=True)), repeat.before, {}
+            ),
+            times,
+        )
         for kind, times in kinds.items()
     ]
 
@@ -136,15 +162,21 @@ def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:
                 yield from _schedules_of(branch, loop)
 
 
-def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[Group, Group]) -> list[Any]:
+def _of_turn(
+    items: list[Any], kinds: dict[int, int], before: int, groups: dict[Group, Group]
+) -> list[Any]:
     """The items of one kind of iteration, with new groups for those that an iteration makes."""
     found: list[Any] = []
     for item in items:
         if isinstance(item, Repeat):
-            found.append(dataclasses.replace(item, items=_of_turn(item.items, kinds, before, groups)))
+            found.append(
+                dataclasses.replace(item, items=_of_turn(item.items, kinds, before, groups))
+            )
         elif isinstance(item, Branches):
             found.append(
-                dataclasses.replace(item, branches=[_of_turn(x, kinds, before, groups) for x in item.branches])
+                dataclasses.replace(
+                    item, branches=[_of_turn(x, kinds, before, groups) for x in item.branches]
+                )
             )
         elif isinstance(item, Scheduled) and id(item) in kinds:
             found += [_renamed(x, before, groups) for x in item.items[kinds[id(item)]]]

@@ -29,11 +29,14 @@ from discreet.privacy.verify._moved import moved
 from discreet.privacy.verify._rows import shape_of
 
 
-def window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Sequence[Value]) -> Private | None:
+def window_of(
+    checker: Checker, equation: JaxprEqn, value: Private, starts: Sequence[Value]
+) -> Private | None:
     """The `Part` of an iteration's `lax.dynamic_slice(x, i * size)`, if no other iteration takes any of its rows.
 
-    It is then like a slice of a scanned array. So all starts must be known and within the array, since JAX moves others. In a
-    random sample a record left out moves others to another iteration: all rows must be taken, and treated alike (`placed`).
+    It is then like a slice of a scanned array. So all starts must be known and within the array,
+    since JAX moves others. In a random sample a record left out moves others to another iteration:
+    all rows must be taken, and treated alike (`placed`).
     """
     own = shape_of(equation.invars[0])
     out = shape_of(equation.outvars[0])
@@ -60,17 +63,23 @@ def window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Sequ
         return None
     if value.batch.sampled and size * len(firsts) < own[axis]:
         return None
-    beside = tuple(math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :]))
+    beside = tuple(
+        math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :])
+    )
     name = (value.batch, *turns.values, turns.loop, size, own[axis], beside)
     if name not in checker.cuts.windows:
         depth = checker.keys.loops.index(turns.loop)
-        checker.cuts.windows[name] = Part(value.batch, value.batch.masked, depth, loop=turns.loop, before=0)
+        checker.cuts.windows[name] = Part(
+            value.batch, value.batch.masked, depth, loop=turns.loop, before=0
+        )
     part = checker.cuts.windows[name]
     # A single row of an axis numbers nothing, as after a scan along it.
     axes = tuple(a for a in value.axes if a != axis or size > 1)
     found = moved(checker, equation, value, axes, exact=False)
     placed = value.positional or turns.loop in checker.cuts.placed
-    return dataclasses.replace(found, batch=part, terms=bounding(value.terms, part), positional=placed)
+    return dataclasses.replace(
+        found, batch=part, terms=bounding(value.terms, part), positional=placed
+    )
 
 
 def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
@@ -85,15 +94,23 @@ def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | No
     return _numbered_rows(checker, value.batch, numbers, shape_of(equation.invars[0])[axis])
 
 
-def _numbered_rows(checker: Checker, batch: Batch, numbers: range | tuple[int, ...], of: int) -> Batch:
+def _numbered_rows(
+    checker: Checker, batch: Batch, numbers: range | tuple[int, ...], of: int
+) -> Batch:
     """Some rows of the table; the same object for all arrays."""
-    return checker.cuts.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers, of=of))
+    return checker.cuts.rows.setdefault(
+        (batch, numbers), Rows(batch, batch.masked, numbers=numbers, of=of)
+    )
 
 
-def joined_rows(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axis: int) -> Private | None:
+def joined_rows(
+    checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axis: int
+) -> Private | None:
     """The rows of slices one behind the other, as at the end of `lax.map(batch_size=...)`: the table's, or a longer slice."""
     rows = [x for x in operands if isinstance(x, Private) and x.axes == (axis,)]
-    cuts = [x.batch for x in rows if isinstance(x.batch, Rows) and isinstance(x.batch.numbers, range)]
+    cuts = [
+        x.batch for x in rows if isinstance(x.batch, Rows) and isinstance(x.batch.numbers, range)
+    ]
     ranges = [x.numbers for x in cuts if isinstance(x.numbers, range)]
     adjoin = all(a.stop == b.start for a, b in itertools.pairwise(ranges))
     tables = {x.parent for x in cuts if x.parent is not None}
@@ -101,7 +118,9 @@ def joined_rows(checker: Checker, equation: JaxprEqn, operands: Sequence[Value],
         return None
     (table,) = tables
     numbers = range(ranges[0].start, ranges[-1].stop)
-    batch = table if len(numbers) == cuts[0].of else _numbered_rows(checker, table, numbers, cuts[0].of)
+    batch = (
+        table if len(numbers) == cuts[0].of else _numbered_rows(checker, table, numbers, cuts[0].of)
+    )
     origin = checker.origin(equation, operands)
     found = None
     for x in rows:
@@ -111,14 +130,21 @@ def joined_rows(checker: Checker, equation: JaxprEqn, operands: Sequence[Value],
     return found
 
 
-def picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
+def picked(
+    checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value
+) -> Private:
     """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
     numbers = equation.params["dimension_numbers"]
     count = shape_of(equation.invars[0])[axis]
-    simple = source.axes == (axis,) == tuple(numbers.start_index_map) and axis in numbers.collapsed_slice_dims
+    simple = (
+        source.axes == (axis,) == tuple(numbers.start_index_map)
+        and axis in numbers.collapsed_slice_dims
+    )
     known = index.const if isinstance(index, Public) else None
     if not simple or not isinstance(source.batch, Table) or known is None or known.ndim != 2:
-        why = Why.ROWS("records are picked by number, and their numbers are not known to be distinct")
+        why = Why.ROWS(
+            "records are picked by number, and their numbers are not known to be distinct"
+        )
         return checker.unbounded(equation, [source, index], why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
@@ -128,17 +154,24 @@ def picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, ind
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
-    return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
+    return source.but(
+        batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source])
+    )
 
 
 def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts.
 
-    A record in a slice moves within that slice's group. Two sums may share the merged group only if they assign every record
-    the same group. So it is named by the groups and their slices: with other borders, a record between the old border and the
-    new would be in one group in the first sum and in another in the second, and its loads would add.
+    A record in a slice moves within that slice's group. Two sums may share the merged group only if
+    they assign every record the same group. So it is named by the groups and their slices: with
+    other borders, a record between the old border and the new would be in one group in the first
+    sum and in another in the second, and its loads would add.
     """
-    ranges = [t.source.numbers for t in terms if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)]
+    ranges = [
+        t.source.numbers
+        for t in terms
+        if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)
+    ]
     if len(terms) < 2 or len(ranges) < len(terms):
         return terms
     pairs = sorted(zip(ranges, terms, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
@@ -149,5 +182,9 @@ def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     bound = max((t.bound for t in terms), key=lambda b: b.factor)
     # Slices of one group give every record that group, wherever the borders are.
     groups = {t.group for t in terms}
-    group = groups.pop() if len(groups) == 1 else group_of("slices", *((t.group, t.source) for _, t in pairs))
+    group = (
+        groups.pop()
+        if len(groups) == 1
+        else group_of("slices", *((t.group, t.source) for _, t in pairs))
+    )
     return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
