@@ -322,8 +322,9 @@ def test_the_page_has_these_figures():
     printed = re.findall(r"^\| .* \| ([\d.,]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
     for column, (rate, count) in enumerate((ABALONE, ADULT)):
         rows = Plan(poisson(rate, 2.4), count, REPLACE).rows().values()
+        # The last three: what is said of the others is that they are worse.
         assert [line[column].replace(",", "") for line in printed] == [
-            upper(row.epsilon) for row in rows
+            upper(row.epsilon) for row in list(rows)[-3:]
         ]
 
 

@@ -47,6 +47,7 @@ def check_kept(out, name, *, quick):
     [
         pytest.param(name, marks=[] if name == "uai_abalone" else pytest.mark.exhaustive)
         for name in NAMES
+        if name != "vae_images"  # test_images.py makes files for it
     ],
 )
 def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):

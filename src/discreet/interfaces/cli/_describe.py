@@ -92,8 +92,8 @@ def describe(
     has an interval. Bounds and categories are public input: never take them from the data.
 
     Writes statement.json, statement.txt, description.json, description.txt, report.html,
-    twin.counts (from which `discreet fit --model twin --data` makes twins and spends nothing) and,
-    with matplotlib, description.png. The table may be larger than memory.
+    twin.counts (as --data of `discreet fit`, with --model twin, it makes twins and spends nothing)
+    and, with matplotlib, description.png. The table may be larger than memory.
     """
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")
