@@ -130,6 +130,13 @@ def test_where_the_loss_is_large_both_are_charged_in_full():
         profile(PoissonSampledDpEvent(0.1, little), ADD)
 
 
+def test_a_sample_of_all_records_is_no_sample():
+    """Its loss is larger where a record is replaced: a version that checks one that is added says 300."""
+    event = SharedDpEvent(1 / 300, 1.0)
+    sampled = PoissonSampledDpEvent(1.0, event)
+    assert profile(sampled, REPLACE).epsilon(1e-5) == profile(event, REPLACE).epsilon(1e-5) > 600
+
+
 @pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf, "1"])
 def test_what_is_no_noise_is_refused(wrong):
     for event in (SharedDpEvent(wrong, 1.0), SharedDpEvent(1.0, wrong)):

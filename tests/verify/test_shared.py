@@ -224,3 +224,18 @@ def test_rounding_to_the_grid_is_covered_at_every_split():
         loads = 2.0 * a**2 + 0.1, 0.5 * (1 - a**2) + 0.04
         assert loads[0] * found.laplace**2 + loads[1] * found.gaussian**2 <= 1 + 1e-12
     assert 1 / found.laplace**2 == pytest.approx(2.0 * 1.16)
+
+
+class LessLaplace(type(LAPLACE_NOISE)):
+    """A mechanism whose event has half of the noise that it is asked for."""
+
+    def event(self, noise_multiplier):
+        return LaplaceDpEvent(noise_multiplier / 2)
+
+
+def test_the_noise_is_that_of_the_mechanisms_events():
+    table = Table()
+    group = Group()
+    spent = _Spent.of(MechanismUse(table, LessLaplace(), {(group, 0): 0.25}, size=1))
+    spent.add(_Spent.of(MechanismUse(table, GAUSSIAN_NOISE, {(group, 1): 0.0625}, size=3)))
+    assert spent.event() == SharedDpEvent(1.0, 4.0)

@@ -310,11 +310,12 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
         # Check every part, even after one without noise: a later one may have to be refused.
         bare = [_collect(part, count, relation, steps) for part in event.events]
         return any(bare)
-    if isinstance(event, SharedDpEvent) and (parts := _apart(event, relation)):
-        return any(_collect(part, count, relation, steps) for part in parts)
     step = _elementary(event, relation)
     if step is None:
         return False
+    # Of the simplest form: on a sample of all records, too.
+    if isinstance(step, SharedDpEvent) and (parts := _apart(step, relation)):
+        return any(_collect(part, count, relation, steps) for part in parts)
     if isinstance(step, BoundedRangeDpEvent):
         bare = _range_of(step, relation) > _MOST_RANGE
     else:

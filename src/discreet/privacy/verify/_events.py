@@ -105,9 +105,10 @@ class _Spent:
                 if min(load, most) <= 0:
                     continue
                 more = 1 + 2 * max(release.rounding / load, rounding / most)
-                self.events[i] = SharedDpEvent(
-                    1 / math.sqrt(more * load), 1 / math.sqrt(more * most)
-                )
+                # A mechanism's event may have other noise than it is asked for.
+                first: Any = release.mechanism.event(1 / math.sqrt(more * load))
+                second: Any = mechanism.event(1 / math.sqrt(more * most))
+                self.events[i] = SharedDpEvent(first.noise_multiplier, second.noise_multiplier)
                 self.loads[mechanism] = {name: x for name, x in loads.items() if name not in own}
                 if not self.loads[mechanism]:
                     del self.loads[mechanism], self.alone[mechanism]
