@@ -405,3 +405,15 @@ def test_with_fits_of_both_a_right_model_passes_and_a_wrong_one_does_not() -> No
         assert records.y is not None
         fit = fit_newton(dp.random.key(1), records.x, records.y, plan, progress_bar=False)
         assert checked(fit, found).fits is fits
+
+
+@pytest.mark.usefixtures("quick_twins")
+def test_a_weighted_fit_is_of_another_population_than_the_counts() -> None:
+    """The counts' schema need not name the weights."""
+    table = people(0, 500)
+    table["ill"] = table["smoker"]
+    found = described(table, ILL)
+    weighted = regression("binary")
+    weighted = dataclasses.replace(weighted, plan=dataclasses.replace(weighted.plan, weighted=True))
+    with pytest.raises(ValueError, match="population for which its survey weights stand"):
+        checked(weighted, found)

@@ -55,11 +55,18 @@ class Counts:
             records' means.
     """
 
-    def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float) -> None:
+    def __init__(
+        self, histogram: Float[np.ndarray, " bin"], sigma: float, scatter: float = 1.0
+    ) -> None:
+        """Read a histogram, with noise of standard deviation `sigma`.
+
+        Its sampling variance is `scatter` times that of as many independent rows of equal weight.
+        """
         # The plan's number of records may be far from theirs.
         seen_records = float(np.clip(histogram.sum(), 1.0, None))
         self._histogram = histogram
         self._sigma = sigma
+        self._scatter = scatter
         self._num_records = seen_records
         seen = histogram > _STANDS_OUT * sigma
         last = int(np.max(np.flatnonzero(seen), initial=1))
@@ -99,7 +106,7 @@ class Counts:
                 chance = dispersion / (dispersion + mean * nodes[:, None])
                 shares = np.diff(_below(EDGES, dispersion, chance), axis=1)
                 expected = self._num_records * (_WEIGHTS / _WEIGHTS.sum()) @ shares
-                variance = self._sigma**2 + expected + (0.05 * expected) ** 2
+                variance = self._sigma**2 + self._scatter * expected + (0.05 * expected) ** 2
                 found.append(
                     (float((np.square(self._histogram - expected) / variance).sum()), mean)
                 )

@@ -508,7 +508,9 @@ class _Newton:
             sigma = plan.noise(HISTOGRAM)
             bins = self.records(*plan.histogram, sigma, self.nowhere)
             times = most_rows / self.mean_weight
-            self.counts = counts = Counts(bins * times, sigma * times)
+            # A row counts by its weight, and a person's rows may all have the same count.
+            scatter = self.typical_rows * self.typical_weight / self.mean_weight
+            self.counts = counts = Counts(bins * times, sigma * times, scatter)
             self.first_mean = counts.mean
             # The cut bias of a row against the noise, which is that of a record.
             more = np.sqrt(most_rows * self.typical_rows) / self.mean_weight

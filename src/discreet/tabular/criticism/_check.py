@@ -255,6 +255,11 @@ def check(
     assert column is not None
     counted = Counted(released.plan, column)
     _refuse(counted, schema)
+    if getattr(getattr(result, "plan", None), "weighted", False):
+        raise ValueError(
+            "The fit is of the population for which its survey weights stand, and the counts are of the table's rows: check has "
+            "no replicates of these."
+        )
     if isinstance(result, Regression):
         _refuse_target(result, column)
     else:
