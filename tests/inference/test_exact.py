@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,10 +13,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.lax import stop_gradient
 from scipy.stats import chi2, kstest
 
 from discreet import random
-from discreet.methods.inference import OnePosteriorSample, _exact
+from discreet._jax import double
+from discreet.methods.inference import OnePosteriorSample, _exact, _ops
+from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._envelope import Bounded, LogSigmoid, Majorant, Parabola, envelope
 from discreet.methods.inference._exact import (
     MOST,
@@ -24,8 +29,9 @@ from discreet.methods.inference._exact import (
     Staircase,
     exponential,
 )
+from discreet.methods.inference._point_guide import parameter_of
 from discreet.methods.inference._records import take_apart
-from discreet.methods.inference._tempering import TemperedPosterior
+from discreet.methods.inference._tempering import TemperedPosterior, in_turns
 from discreet.privacy.accounting import Relation
 from discreet.tabular.models import logistic_regression
 
@@ -50,16 +56,15 @@ def labelled(size: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (rng.random(size) < 1 / (1 + np.exp(-2.0 * x[:, 0]))).astype(np.float32)
 
 
-def sampler_of(ops: OnePosteriorSample, *args: Any) -> tuple[ExactSampler, TemperedPosterior, Any]:
+def sampler_of(ops: OnePosteriorSample, *args: Any) -> tuple[ExactSampler, Objective, Any]:
     records = take_apart(args, {})
     objective, psi = ops._objective(random.key(3), records)
-    posterior = TemperedPosterior(objective, ops.plan.tempering)
-    return ExactSampler.of(objective, psi, ops.plan.tempering), posterior, list(records.leaves)
+    return ExactSampler.of(objective, psi, ops.plan.tempering), objective, list(records.leaves)
 
 
 def draws_of(ops: OnePosteriorSample, seed: int, count: int, *args: Any) -> np.ndarray:
-    sampler, posterior, leaves = sampler_of(ops, *args)
-    (values,) = sampler.draw(posterior, leaves, random.key(seed), count).values()
+    sampler, _, leaves = sampler_of(ops, *args)
+    (values,) = sampler.draw(ops.plan.tempering, leaves, random.key(seed), count).values()
     return values
 
 
@@ -257,6 +262,171 @@ def test_an_envelope_that_is_too_low_is_found(
         draws_of(ops, 1, 15_000, x, y)
 
 
+def coarse(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Make the grid one of half standard deviations, up to 4 of them; its points in two dimensions."""
+    monkeypatch.setattr(_exact, "SPACING", 0.5)
+    monkeypatch.setattr(_exact, "MOST", 8)
+    monkeypatch.setattr(_exact, "_FARTHEST", 4.0)
+    axis = np.arange(-8, 9)
+    return np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+
+
+KINDS: list[tuple[list[float], float]] = [
+    ([1.0, 0.5], 1.0),
+    ([-2.0, 3.0], 0.0),
+    ([1e30, 1.0], 1.0),
+    ([-1e30, 1.0], 1.0),
+    ([math.nan, 1.0], 1.0),
+    ([0.0, 0.0], 1.0),
+]
+
+
+def table(kinds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    x = np.array([KINDS[kind][0] for kind in kinds], np.float32)
+    return x, np.array([KINDS[kind][1] for kind in kinds], np.float32)
+
+
+@pytest.mark.parametrize("bound", [(-2.0, 0.0), (-1.5, 0.75), 3.0])
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
+def test_all_neighbours_laws_on_a_coarse_grid_are_within_epsilon(
+    relation: Relation, bound: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Normalised over the whole grid, for every pair of small tables, with extreme records; and epsilon is not idle."""
+    points = coarse(monkeypatch)
+    ops = OnePosteriorSample(logistic, log_likelihood_bound=bound, epsilon=0.7, relation=relation)
+    sampler, _, leaves = sampler_of(ops, *table(range(len(KINDS))))
+    tempering = ops.plan.tempering
+    each = [_exact.out_of_turns(x, len(KINDS)) for x in sampler.numbers(leaves, tempering)]
+    laws = {}
+    for size in (2, 3):
+        for kinds in itertools.product(range(len(KINDS)), repeat=size):
+            with double():
+                numbers = _exact.Numbers(*in_turns([x[np.array(kinds)] for x in each], relation))
+                log = np.asarray(
+                    _exact.log_densities(points * 0.5, numbers, sampler.family, tempering, size)
+                )
+            laws[kinds] = log - np.logaddexp.reduce(log)
+    worst = 0.0
+    for kinds, law in laws.items():
+        if len(kinds) == 2:
+            continue
+        for place, other in itertools.product(range(3), range(len(KINDS))):
+            near = (*kinds[:place], other, *kinds[place + 1 :])
+            if relation is Relation.ADD_OR_REMOVE_ONE:
+                near = (*kinds[:place], *kinds[place + 1 :])
+            worst = max(worst, float(np.max(np.abs(law - laws[near]))))
+    assert 0.25 * ops.epsilon < worst <= ops.epsilon <= 0.7
+
+
+@pytest.mark.parametrize("kinds", [(0, 1, 2), (0, 1, 1, 0, 3, 4, 5, 5)])
+def test_draws_on_a_coarse_grid_have_the_law_that_epsilon_is_of(
+    kinds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of all points. False alarm: 1e-5, and the seed is fixed."""
+    points = coarse(monkeypatch)
+    ops = OnePosteriorSample(logistic, log_likelihood_bound=(-4.0, 0.0), epsilon=4.0)
+    sampler, _, leaves = sampler_of(ops, *table(kinds))
+    tempering = ops.plan.tempering
+    with double():
+        numbers = sampler.numbers(leaves, tempering)
+        log = np.asarray(
+            _exact.log_densities(points * 0.5, numbers, sampler.family, tempering, len(kinds))
+        )
+    expected = 20_000 * np.exp(log - np.logaddexp.reduce(log))
+    z = np.round(draws_of(ops, 5, 20_000, *table(kinds)) / 0.5).astype(int)
+    counts = np.bincount((z[:, 0] + 8) * 17 + z[:, 1] + 8, minlength=len(points))
+    often = expected > 10
+    seen = np.append(counts[often], counts[~often].sum())
+    awaited = np.append(expected[often], expected[~often].sum())
+    assert np.sum((seen - awaited) ** 2 / awaited) < chi2(len(seen) - 1).ppf(1 - 1e-5)
+
+
+def test_no_random_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of proposals, and of two words for acceptance, over several turns. False alarm: two of 40,000 are equal, 1e-10."""
+    used: list[np.ndarray] = []
+    propose = Proposals.draw
+    monkeypatch.setattr(
+        Proposals, "draw", lambda self, words: (used.append(words.ravel()), propose(self, words))[1]
+    )
+
+    def accept(words: Any) -> Any:
+        used.extend([words(0), words(1)])
+        return exponential(words)
+
+    monkeypatch.setattr(_exact, "exponential", accept)
+    ops = OnePosteriorSample(logistic, log_likelihood_bound=(-4.0, 0.0), epsilon=1.0)
+    draws_of(ops, 1, 4_000, *labelled(20, 1))
+    words = np.concatenate(used)
+    assert len(used) >= 6
+    assert len(np.unique(words)) == len(words)
+
+
+def lossy(x: Any, y: Any) -> None:
+    """In float32 the predictor is off by thirds of itself, and its slope is another one."""
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=(x * w + 1e7 * w) - 1e7 * w), obs=y)
+
+
+def test_what_a_model_loses_in_float32_does_not_break_the_envelope() -> None:
+    """The density of the draws is of the numbers that the envelope is of, not of the model's program."""
+    size = 2_000
+    ops = OnePosteriorSample(lossy, log_likelihood_bound=(-4.0, 0.0), epsilon=1.0)
+    draws = draws_of(ops, 3, 300, np.full(size, 0.45, np.float32), np.ones(size, np.float32))
+    assert np.all(np.isfinite(draws))
+
+
+@pytest.mark.parametrize("model", [logistic_regression, logistic])
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
+def test_the_density_is_the_models(model: Any, relation: Relation) -> None:
+    """But for a constant, and float32; and a record's part does not hang on the records beside it."""
+    x, y = labelled(700, 3)
+    x[5] = np.nan
+    ops = OnePosteriorSample(
+        model, log_likelihood_bound=(-2.0, 0.0), epsilon=1.0, relation=relation
+    )
+    sampler, objective, leaves = sampler_of(ops, x, y)
+    posterior = TemperedPosterior(objective, ops.plan.tempering)
+    v = np.random.default_rng(1).normal(size=(5, len(sampler.scale)))
+    u = (sampler.location + sampler.scale * v).astype(np.float32)
+    numbers = sampler.numbers(leaves, ops.plan.tempering)
+    with double():
+        found = np.asarray(
+            _exact.log_densities(v, numbers, sampler.family, ops.plan.tempering, len(x))
+        )
+    rows = [
+        {parameter_of(n): z for n, z in sampler.latents.split(jnp.asarray(row)).items()}
+        for row in u
+    ]
+    expected = np.array([float(posterior.log_density(row, leaves)) for row in rows])
+    np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-4, atol=1e-3)
+    more = [jnp.concatenate([z, z[:1]]) for z in leaves]
+    again = sampler.numbers(more, ops.plan.tempering)
+    for one, other in zip(numbers, again, strict=True):
+        np.testing.assert_array_equal(
+            _exact.out_of_turns(one, len(x)), _exact.out_of_turns(other, len(x) + 1)[:-1]
+        )
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("size", [1e4, 1e8, 1e11])
+def test_extreme_records_have_an_envelope_all_the_same(number: int, size: float) -> None:
+    """An error of linear algebra would tell of them; and the density is not above it where it is steep."""
+    bounded = case(number)
+    weights = np.array(bounded.weights)
+    weights[:2] = size * np.ones_like(weights[:2])
+    bounded = dataclasses.replace(bounded, weights=weights)
+    shells = envelope(bounded, 16 * math.sqrt(bounded.dim))
+    proposals = Proposals(shells, [1e-6] * len(shells))
+    assert math.isfinite(proposals.log_bound)
+    words = np.random.default_rng(number).integers(
+        0, 2**64, (4_000, 2 * bounded.dim + 1), np.uint64
+    )
+    z, log_law = proposals.draw(words)
+    inside = np.isfinite(log_law)
+    assert np.all(log_law[inside] >= density(bounded, z[inside] * SPACING))
+
+
 def test_records_without_a_usable_number_count_as_the_upper_bound() -> None:
     """NaN, infinity, what overflows, and labels beside 0 and 1: no log density is above the envelope."""
     x, y = labelled(60, 2)
@@ -314,6 +484,7 @@ REFUSED = {
     "a quadratic predictor": (bernoulli(lambda x, w: x * w * w), "not linear"),
     "a bent predictor": (bernoulli(lambda x, w: jnp.maximum(x * w, 0.0)), "not linear"),
     "a choice by the latent": (bernoulli(lambda x, w: jnp.where(w > 0, x, 2 * x)), "not linear"),
+    "a latent without a gradient": (bernoulli(lambda x, w: x * stop_gradient(w)), "not linear"),
     "a rounded latent": (bernoulli(lambda x, w: x * jnp.round(w)), "not linear"),
     "probabilities": (
         one_weight(lambda x, w: dist.Bernoulli(probs=1 / (1 + jnp.exp(-x * w)))),
@@ -356,12 +527,26 @@ def test_predictors_that_are_linear_are_found() -> None:
     ops = OnePosteriorSample(model, log_likelihood_bound=(-4.0, 0.0), epsilon=0.5)
     sampler, _, leaves = sampler_of(ops, x, y)
     assert sampler.scale.tolist() == [1.0, 3.0, 3.0, 3.0, 3.0]
-    rows, _ = sampler.bounded(leaves, ops.plan.tempering)
+    rows, _ = sampler.bounded(
+        sampler.numbers(leaves, ops.plan.tempering), ops.plan.tempering, len(leaves[0])
+    )
     sign = 2 * y[0] - 1
     group = int(x[0, 1] > 0)
     expected = np.array([0.0 if x[0, 1] > 1 else 0.5, 0.0, 0.0, -3.0, -3.0])
     expected[1 + group] = 3 * np.exp(x[0, 0])
     np.testing.assert_allclose(rows.weights[0], sign * expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
+def test_more_records_than_the_rounding_is_charged_for_are_refused(
+    relation: Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ops, "MOST_EXACT", 19)
+    ops = OnePosteriorSample(
+        logistic, log_likelihood_bound=2.0, epsilon=0.1, relation=relation, exact=True
+    )
+    with pytest.raises(ValueError, match="of 19 at most"):
+        ops.run(random.key(), *labelled(20, 1))
 
 
 def test_a_hopeless_number_of_trials_and_other_terms_are_refused() -> None:

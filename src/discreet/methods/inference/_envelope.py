@@ -38,8 +38,11 @@ Numbers = Float[np.ndarray, "..."]
 _OUTER = 40
 _INNER_RATIO = 1.12
 _STARTS = 10
-# Radii and eigenvalues are in float64, far better than this.
-_ROUNDING = 1e-9
+# Radii and eigenvalues are in float64, better than this.
+_ROUNDING = 1e-8
+_RIDGE = 1e-12
+# 90 units of float64's rounding: of a product of two vectors, times the product of their lengths.
+_PRODUCT = 1e-14
 
 
 class Curve(Protocol):
@@ -207,6 +210,9 @@ class Majorant:
         value = -v @ v / 2 + bounded.power * np.sum(total)
         gradient = -v + bounded.power * (slope @ bounded.weights)
         hessian = np.eye(len(v)) + bounded.power * (bounded.weights.T * curvature) @ bounded.weights
+        # Records can be so extreme that float64 does not invert it. Any other matrix will do, at a
+        # worse bound.
+        hessian += _RIDGE * np.trace(hessian) * np.eye(len(v))
         return float(value), gradient, hessian
 
     def is_curve(self, tau: Numbers, reach: Numbers) -> Bool[np.ndarray, " record"]:
@@ -301,8 +307,12 @@ def _inner(majorant: Majorant) -> list[Shell]:
     lower = np.linalg.cholesky(np.linalg.inv(majorant.hessian))
     log_volume = float(np.sum(np.log(np.diag(lower))))
     turned = bounded.weights @ lower
-    lengths = np.linalg.norm(turned, axis=1) * (1 + _ROUNDING)
+    size = np.linalg.norm(bounded.weights, axis=1)
+    # Of large weights little may be left in `turned`, and in tau.
+    lost = _PRODUCT * size * np.linalg.norm(lower)
+    lengths = (np.linalg.norm(turned, axis=1) + lost) * (1 + _ROUNDING)
     tau = bounded.weights @ majorant.at + bounded.offsets
+    unsure = _PRODUCT * (size * np.linalg.norm(majorant.at) + np.abs(bounded.offsets))
     prior = lower.T @ lower
     slope = float(np.linalg.norm(lower.T @ majorant.gradient)) * (1 + _ROUNDING)
     # The ball lies within the last radius.
@@ -314,10 +324,13 @@ def _inner(majorant: Majorant) -> list[Shell]:
     )
     bend = []
     for radius in radii:
-        reach = radius * lengths
+        reach = radius * lengths + unsure
         k = np.where(majorant.is_curve(tau, reach), bounded.curve.bend(tau, reach), 0.0)
-        bend.append(np.linalg.eigvalsh(prior + bounded.power * (turned.T * k) @ turned)[0])
-    c = np.maximum(np.array(bend) * (1 - _ROUNDING) - 1e-12, 1e-300)
+        found = np.linalg.eigvalsh(prior + bounded.power * (turned.T * k) @ turned)[0]
+        bend.append(found - 2 * bounded.power * np.sum(k * lengths * lost))
+    # Not below the least eigenvalue of C' C.
+    least = np.linalg.norm(np.linalg.inv(lower), 2) ** -2
+    c = np.maximum(np.array(bend) * (1 - _ROUNDING) - 1e-12, least * (1 - 1e-6))
     falls = np.maximum.accumulate(c * radii / 2 - slope)
     around = [
         majorant.value

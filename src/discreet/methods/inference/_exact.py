@@ -1,9 +1,17 @@
 """Exact draws of a tempered posterior by rejection, on a public grid, with the envelope of `_envelope`.
 
-The latents are u = location + scale * SPACING * z with integers |z| <= MOST: a grid that depends on
-no record, a millionth of the prior's standard deviation apart and 16 of them wide. The target is
-exp(T(z)) on it, T being the log density as `_tempering` computes it, for which epsilon is proved. A
-trial draws a shell k with probability p_k, an integer vector z from the shell's law q_k, and a
+The latents are u = location + scale * v with v = SPACING * z and integers |z| <= MOST: a grid that
+depends on no record, a millionth of the prior's standard deviation apart and 16 of them wide. The
+target is exp(T) on it,
+
+    T(v) = -|v|^2 / 2 + power * sum_i clip(shift_i + phi(a_i . v + b_i), low, high),
+
+with the rounding and the exact sum of `_tempering`. The numbers a_i, b_i and shift_i of a record
+come from the model, computed once, alike beside any other records; nothing of the model is computed
+after that. So whatever the model's program did to them, the epsilon of `_tempering` holds for T as
+computed, and the envelope is of the same numbers: not of a program in float32.
+
+A trial draws a shell k with probability p_k, an integer vector z from the shell's law q_k, and a
 standard exponential number e. It accepts z if z is in shell k, and
 
     e > c + log p_k + log q_k(z) - T(z).
@@ -18,9 +26,9 @@ integers of 62 random bits with integers, so p_k and q_k are rational numbers th
 the machine's own. What is left are logarithms in float64, three sums, and e: with T's own roundings
 they change the ratio of two tables' probabilities of one z by 2^-30 nats and by 2^-25 of what a
 record moves at most, for `MOST_EXACT` records, and epsilon includes 2^-22 of both. The bits are
-ChaCha20's. The envelope bounds T in exact arithmetic; what is added to it is eight times what an
-error analysis of T in float32 gives, and a trial that contradicts the bound nevertheless stops
-everything.
+ChaCha20's. The envelope bounds T in exact arithmetic; what is added to it is 128 times what an
+error analysis of float64 gives, and a trial that contradicts the bound nevertheless stops
+everything: an exception would tell of the records.
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +59,7 @@ from discreet.methods.inference._envelope import (
 )
 from discreet.methods.inference._point_guide import parameter_of
 from discreet.methods.inference._points import Latents
-from discreet.methods.inference._tempering import TemperedPosterior, Tempering
+from discreet.methods.inference._tempering import Tempering, exact_sum, in_turns, out_of_turns
 
 SPACING = 2.0**-20
 """Of the grid, in standard deviations of the prior."""
@@ -75,7 +83,8 @@ class Staircase:
     """
 
     def __init__(self, scale: float) -> None:
-        width = 2 ** max(0, math.floor(math.log2(scale / 8)))
+        wide = min(scale, 4.0 * MOST)
+        width = 2 ** max(0, math.floor(math.log2(max(wide, 8.0) / 8)))
         right = [width * i for i in range(1, _FINE + 1)]
         while right[-1] < 4 * MOST:
             right.append(2 * right[-1])
@@ -84,7 +93,7 @@ class Staircase:
         self.widths = np.diff(edges)
         # The nearest that a number of the block can be to a center that is off by less than 1.
         nearest = np.maximum(np.minimum(np.abs(edges[:-1]), np.abs(edges[1:])) - 1.0, 0.0)
-        density = np.exp(-((nearest / scale) ** 2) / 2)
+        density = np.exp(-((nearest / wide) ** 2) / 2)
         shares = self.widths * density / np.sum(self.widths * density)
         # Rounded up, and the block in the middle has what is left.
         parts = [1 + int(x * (_WHOLE - 2**40)) for x in shares]
@@ -108,16 +117,17 @@ class Staircase:
 class Proposals:
     """The laws p_k and q_k, and c."""
 
-    def __init__(
-        self, shells: Sequence[Shell], margins: Sequence[float], scale: float = SPACING
-    ) -> None:
+    def __init__(self, shells: Sequence[Shell], margins: Sequence[float]) -> None:
         self.shells = list(shells)
         self.dim = len(shells[0].center)
         self.stairs = [
-            [Staircase(x.spread * x.factor[j, j] / scale) for j in range(self.dim)] for x in shells
+            [Staircase(x.spread * x.factor[j, j] / SPACING) for j in range(self.dim)]
+            for x in shells
         ]
         bounds = (
-            np.array([x.log_bound for x in shells]) + np.array(margins) - self.dim * math.log(scale)
+            np.array([x.log_bound for x in shells])
+            + np.array(margins)
+            - self.dim * math.log(SPACING)
         )
         bounds += np.array([sum(stair.log_excess for stair in row) for row in self.stairs])
         shares = np.exp(bounds - bounds.max())
@@ -194,6 +204,14 @@ def exponential(words: Callable[[int], UInt64[np.ndarray, " n"]]) -> Float[np.nd
         word = words(stage)
 
 
+class Numbers(NamedTuple):
+    """Records as the density sees them, in turns: log-likelihoods shift + phi(weights . v + offsets), phi of `_envelope`."""
+
+    weights: Any
+    offsets: Any
+    shift: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class ExactSampler:
     """A model whose posterior can be drawn from exactly: normal priors, one linear predictor and one observation a record.
@@ -264,75 +282,76 @@ class ExactSampler:
             return jnp.sum(fn.loc), jnp.sum(jnp.broadcast_to(fn.scale, jnp.shape(fn.loc))), value
         return jnp.sum(fn.logits), jnp.ones(()), value
 
-    def bounded(
-        self, leaves: Sequence[Array], tempering: Tempering
-    ) -> tuple[Bounded, Callable[[float], float]]:
-        """The log density in units of the prior, and what must be added to a bound of it on a ball to bound T there.
+    def numbers(self, leaves: Sequence[Array], tempering: Tempering) -> Numbers:
+        """What is known of each record from here on, computed once and alike whatever the others are."""
+        as_asked = jax.config.values["jax_enable_x64"]
 
-        A record that is not finite, has a label that is neither 0 nor 1, or is lost in float32
-        counts as the upper bound.
-        """
-        program = jax.jit(jax.vmap(jax.value_and_grad(self._with_rest, has_aux=True), (None, 0)))
-        (predictor, (sigma, value)), slope = program(
-            jnp.asarray(self.location, jnp.result_type(float)), list(leaves)
-        )
-        parts = predictor, sigma, value, slope
-        offsets, sigma, value, slope = (np.asarray(x, np.float64) for x in parts)
-        with np.errstate(all="ignore"):
-            weights = slope * self.scale
+        def one(*record: Array) -> tuple[Any, Any, Any, Any]:
+            with jax.enable_x64(as_asked):
+                location = jnp.asarray(self.location, jnp.result_type(float))
+                # Forward, where what a branch did not choose does not become NaN.
+                slope, rest = jax.jacfwd(self._with_rest, has_aux=True)(location, record)
+                return slope, *rest
+
+        def turn(rows: Sequence[Array]) -> Numbers:
+            found = jax.vmap(one)(*rows)
+            slope, predictor, sigma, value = (x.astype(jnp.float64) for x in found)
             if self.family is Normal:
-                curve: Any = Parabola()
-                usable = sigma > 0
-                shift = -np.log(sigma * math.sqrt(2 * math.pi))
-                size = np.abs(value / sigma)
-                weights = weights / sigma[:, None]
-                offsets = (offsets - value) / sigma
-            else:
-                curve = LogSigmoid()
-                usable = (value == 0) | (value == 1)
-                shift = np.zeros_like(value)
-                size = np.zeros_like(value)
-                weights = weights * (2 * value - 1)[:, None]
-                offsets = offsets * (2 * value - 1)
-            floor = tempering.low - shift
-            reach = np.abs(weights) @ (_FARTHEST + np.abs(self.location / self.scale))
-            size = 2 * size + np.abs(offsets) + np.abs(weights) @ np.abs(self.location / self.scale)
-            steep = 1 + np.sqrt(2 * np.abs(floor)) if self.family is Normal else np.ones_like(floor)
-            usable &= (floor < 0) & np.isfinite(reach + size + shift)
-            usable &= (
-                _UNIT * (len(self.scale) + 8) * steep * (1 + size + reach)
-                < tempering.high - tempering.low
+                # Their signs do not matter.
+                shift = -jnp.log(sigma * math.sqrt(2 * math.pi))
+                return Numbers(
+                    slope * self.scale / sigma[:, None], (predictor - value) / sigma, shift
+                )
+            sign = 2 * value - 1
+            return Numbers(
+                slope * self.scale * sign[:, None], predictor * sign, jnp.zeros_like(predictor)
             )
-        count = int(np.sum(~usable))
+
+        with one_model, double():
+            turns = in_turns(leaves, tempering.relation)
+            return jax.jit(lambda rows: jax.lax.map(turn, rows))(turns)
+
+    def bounded(
+        self, numbers: Numbers, tempering: Tempering, size: int
+    ) -> tuple[Bounded, Callable[[float], float]]:
+        """What the envelope is of, and what must be added to a bound of it on a ball to bound T there.
+
+        A record that is not finite, or so extreme that float64 loses it, counts as the upper bound,
+        above whatever T has.
+        """
+        weights, offsets, shift = (out_of_turns(np.asarray(x), size) for x in numbers)
+        curve: Any = Parabola() if self.family is Normal else LogSigmoid()
+        floor = tempering.low - shift
+        steep = 1 + np.sqrt(2 * np.abs(floor)) if self.family is Normal else np.ones_like(floor)
+        unit = _UNIT * (len(self.scale) + 8) * steep
+        rest = unit * (1 + np.abs(offsets))
+        lengths = unit * np.sum(np.abs(weights), axis=1)
+        # False for NaN.
+        usable = (floor < 0) & (rest + lengths * _FARTHEST < tempering.high - tempering.low)
         rows = Bounded(curve, weights[usable], offsets[usable], floor[usable], tempering.power)
-        lengths = np.sum(np.abs(weights[usable]), axis=1) * steep[usable]
-        rest = steep[usable] * (1 + size[usable])
         grid = tempering.grid
         power = tempering.power
-        constant = power * (
-            float(np.sum(shift[usable])) + count * tempering.high - len(usable) * grid.middle
+        constant = (
+            float(np.sum(shift[usable])) + np.sum(~usable) * tempering.high - size * grid.middle
         )
-        constant -= float(np.sum(np.log(self.scale * math.sqrt(2 * math.pi))))
-        values = float(np.sum(np.abs(shift[usable]))) + len(usable) * (
+        values = float(np.sum(np.abs(shift[usable]))) + size * (
             abs(tempering.low) + abs(tempering.high)
         )
-        apart = float(np.linalg.norm(self.location / self.scale))
+        fixed = float(np.sum(rest[usable]))
+        growing = float(np.sum(lengths[usable]))
 
         def added(radius: float) -> float:
-            """The constants that T has and the bound has not, and eight times what float32 may do to T within the radius."""
-            records = (
-                float(np.sum(rest) + radius * np.sum(lengths)) * (len(self.scale) + 8) + values
-            )
-            prior = (1 + radius + apart) ** 2 + float(np.sum(1 + np.abs(np.log(self.scale))))
-            return constant + power * (_UNIT * records + len(usable) * grid.spacing) + _UNIT * prior
+            """The constants that T has and the bound has not, and 128 times what float64 may do to both within the radius."""
+            records = fixed + radius * growing + _UNIT * values
+            return power * (constant + records + size * grid.spacing) + 1e-6
 
         return rows, added
 
     def _with_rest(
         self, vector: Array, record: Sequence[Array]
-    ) -> tuple[Array, tuple[Array, Array]]:
-        predictor, sigma, value = self._predictor(vector, record)
-        return predictor, (sigma, value)
+    ) -> tuple[Array, tuple[Array, Array, Array]]:
+        found = self._predictor(vector, record)
+        return found[0], found
 
     def expected_trials(self, num_records: int, tempering: Tempering) -> float:
         """Trials of a draw for as many artificial records, whose features have length 1; of public numbers alone."""
@@ -351,31 +370,35 @@ class ExactSampler:
         return expected_trials(bounded, _FARTHEST * math.sqrt(len(self.scale)))
 
     def draw(
-        self,
-        posterior: TemperedPosterior,
-        leaves: Sequence[Array],
-        key: PRNGKeyArray,
-        num_draws: int,
+        self, tempering: Tempering, leaves: Sequence[Array], key: PRNGKeyArray, num_draws: int
     ) -> dict[str, np.ndarray]:
         """Unconstrained parameters of that many exact draws, by as many trials as it takes."""
-        rows, added = self.bounded(leaves, posterior.tempering)
+        with np.errstate(all="ignore"):
+            return self._draw(tempering, leaves, key, num_draws)
+
+    def _draw(
+        self, tempering: Tempering, leaves: Sequence[Array], key: PRNGKeyArray, num_draws: int
+    ) -> dict[str, np.ndarray]:
+        size = len(leaves[0])
+        numbers = self.numbers(leaves, tempering)
+        rows, added = self.bounded(numbers, tempering, size)
         shells = envelope(rows, _FARTHEST * math.sqrt(rows.dim))
         proposals = Proposals(shells, [added(shell.ball) for shell in shells])
-        density = _densities(posterior, self.latents)
-        kind = np.float64 if self.latents.wide else np.float32
-        found = np.zeros((0, rows.dim), kind)
+        found = np.zeros((0, rows.dim))
         turn = 0
         while len(found) < num_draws:
             bits = functools.partial(_words, jax.random.fold_in(key, turn))
             words = bits(0, 2 * rows.dim + 2)
             z, log_law = proposals.draw(words[:, :-1])
-            u = (self.location + self.scale * (z * SPACING)).astype(kind)
+            v = z * SPACING
             short = np.full(_TRIALS, np.inf)
             inside = np.flatnonzero(np.isfinite(log_law))
             for start in range(0, len(inside), _AT_ONCE):
                 some = inside[start : start + _AT_ONCE]
-                with one_model, double():
-                    log_density = density(jnp.asarray(u[np.resize(some, _AT_ONCE)]), list(leaves))
+                with double():
+                    log_density = log_densities(
+                        v[np.resize(some, _AT_ONCE)], numbers, self.family, tempering, size
+                    )
                 short[some] = log_law[some] - np.asarray(log_density)[: len(some)]
             if np.any(short < 0):
                 raise RuntimeError(
@@ -387,13 +410,42 @@ class ExactSampler:
                     words[:, -1] if stage == 0 else bits(stage, 1)[:, 0]
                 )
             )
-            found = np.concatenate([found, u[late > short]])
+            found = np.concatenate([found, v[late > short]])
             turn += 1
-        return _by_name(self.latents, found[:num_draws])
+        u = self.location + self.scale * found[:num_draws]
+        return _by_name(self.latents, u.astype(np.float64 if self.latents.wide else np.float32))
 
 
-_UNIT = 2.0**-20
-"""Eight units of float32's rounding."""
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def log_densities(
+    vectors: Array, numbers: Numbers, family: type, tempering: Tempering, size: int
+) -> Array:
+    """T at points in units of the prior, in float64; a record whose number is NaN counts as the lower bound.
+
+    Args:
+        vectors: Points, in the rows.
+        numbers: Of the records.
+        family: Of the observations.
+        tempering: The bounds and the power.
+        size: The number of records.
+    """
+
+    def one(v: Array) -> Array:
+        def turn(records: Numbers) -> Array:
+            t = jnp.sum(records.weights * v, axis=1) + records.offsets
+            x = records.shift + (-(t**2) / 2 if family is Normal else -jax.nn.softplus(-t))
+            return jnp.where(
+                jnp.isnan(x), tempering.low, jnp.clip(x, tempering.low, tempering.high)
+            )
+
+        total: Any = exact_sum(out_of_turns(jax.lax.map(turn, numbers), size), tempering.grid)
+        return tempering.power * total - jnp.sum(v**2) / 2
+
+    return jax.lax.map(one, vectors)
+
+
+_UNIT = 2.0**-45
+"""128 units of float64's rounding."""
 
 
 def _words(key: PRNGKeyArray, stage: int, count: int) -> UInt64[np.ndarray, "trial word"]:
@@ -409,18 +461,6 @@ def _by_name(latents: Latents, vectors: Float[np.ndarray, "draw latent"]) -> dic
         found[parameter_of(name)] = vectors[:, start:end].reshape(len(vectors), *shape)
         start = end
     return found
-
-
-def _densities(posterior: TemperedPosterior, latents: Latents) -> Callable[..., Array]:
-    """The log densities at points, one after another, each as the chains have it."""
-    as_asked = jax.config.values["jax_enable_x64"]
-
-    def one(vector: Array, leaves: Sequence[Array]) -> Array:
-        with jax.enable_x64(as_asked):
-            psi = {parameter_of(name): value for name, value in latents.split(vector).items()}
-            return posterior.log_density(psi, leaves)
-
-    return jax.jit(lambda vectors, leaves: jax.lax.map(lambda vector: one(vector, leaves), vectors))
 
 
 def _refused(why: str) -> RefusedError:
@@ -481,7 +521,7 @@ def _normal_priors(latents: Latents) -> tuple[Any, Any]:
 # Of one variable that is linear in the latents, they make another.
 _LINEAR = {
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p", "dynamic_slice", "expand_dims", "gather", "neg",
-    "pad", "reduce_sum", "reshape", "rev", "slice", "squeeze", "stop_gradient", "sub", "add", "add_any", "transpose",
+    "pad", "reduce_sum", "reshape", "rev", "slice", "squeeze", "sub", "add", "add_any", "transpose",
 }  # fmt: skip
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}
 

@@ -62,7 +62,8 @@ _INEXACT = (
 )
 _NEAR = "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
 _EXACT = (
-    "The time that the draws take: the number of trials of rejection sampling depends on the records.",
+    "The time that the draws take: the number of trials of rejection sampling depends on the records. It has no limit: whether "
+    "the draws end while somebody waits depends on them, too.",
 )
 _MOST_TRIALS = 1e7
 
@@ -451,14 +452,13 @@ class OnePosteriorSample:
         )
         refuse_outside_support(objective, psi, [(leaves, None)])
         act.begin()
-        posterior = TemperedPosterior(objective, self.plan.tempering)
         # The draws' randomness is what hides the records, as noise is elsewhere.
         secret = random.subkey(key, random.Purpose.NOISE)
         if sampler is not None:
-            drawn = sampler.draw(posterior, leaves, secret, self.num_draws)
+            drawn = sampler.draw(self.plan.tempering, leaves, secret, self.num_draws)
             return OPSResult(_values(objective, drawn, self.num_draws), self.plan, act.statement)
         chains = run_chains(
-            posterior,
+            TemperedPosterior(objective, self.plan.tempering),
             jax.eval_shape(lambda: psi),
             leaves,
             secret,
@@ -479,9 +479,9 @@ class OnePosteriorSample:
         sampler = ExactSampler.of(objective, psi, tempering)
         hidden = neighbours(self.relation).hides_membership
         public = self.num_records if hidden else num_records
-        if not hidden and num_records > MOST_EXACT:
+        if num_records > MOST_EXACT:
             raise ValueError(
-                f"There are {num_records:,} records; exact draws are made of {MOST_EXACT:,} at most."
+                f"There are too many records; exact draws are made of {MOST_EXACT:,} at most."
             )
         trials = 0.0 if public is None else sampler.expected_trials(public, tempering)
         if trials > _MOST_TRIALS:

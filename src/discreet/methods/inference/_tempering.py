@@ -202,17 +202,9 @@ class TemperedPosterior:
                 self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u))
             )
             shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
-        filled = TURN - SPARE
-        # At least two turns where one record more could begin a second: XLA compiles a loop of one
-        # differently.
-        count = max(
-            -(-size // filled), 2 if neighbours(self.tempering.relation).hides_membership else 1
-        )
-        # In places that are nobody's stands the last record, and its number is left out.
-        places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)
-        turns = [x[places] for x in leaves]
+        turns = in_turns(leaves, self.tempering.relation)
         found = jax.lax.map(lambda rows: self.contributions(u, rows, center), turns)
-        total: Any = exact_sum(found[:, :filled].reshape(-1)[:size], self.tempering.grid)
+        total: Any = exact_sum(out_of_turns(found, size), self.tempering.grid)
         with double():
             return total, size * shared.astype(jnp.float64)
 
@@ -240,6 +232,23 @@ class TemperedPosterior:
         return -jax.vmap(lambda *record: self.objective.record_loss(u, record, _unused_key()))(
             *leaves
         )
+
+
+def in_turns(leaves: Sequence[Array], relation: Relation) -> list[Array]:
+    """Records in turns, so that each is computed alike whatever the others are: arrays [turn, place, ...]."""
+    size = leaves[0].shape[0]
+    filled = TURN - SPARE
+    # At least two turns where one record more could begin a second: XLA compiles a loop of one
+    # differently.
+    count = max(-(-size // filled), 2 if neighbours(relation).hides_membership else 1)
+    # In places that are nobody's stands the last record, and its number is left out.
+    places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)
+    return [x[places] for x in leaves]
+
+
+def out_of_turns(x: Any, size: int) -> Any:
+    """What was computed of records in turns, one entry a record."""
+    return x[:, : TURN - SPARE].reshape(-1, *x.shape[2:])[:size]
 
 
 def project_records(leaves: Sequence[Array], radius: float) -> list[Array]:
