@@ -511,3 +511,16 @@ def test_an_option_of_run_is_no_argument_of_the_model(option: str) -> None:
     ):
         with pytest.raises(TypeError, match=f"{option}= is no option here"):
             make()
+
+
+def test_every_method_is_entered(repository: Path) -> None:
+    """What is tested of all methods was not tested of one that nobody entered."""
+    entered = stats(repository).methods()
+    own = [
+        path.stem
+        for path in (repository / "src").rglob("*.py")
+        if "\n@one_release\n" in path.read_text(encoding="utf-8").replace("    @", "@")
+    ]
+    assert len(METHODS) == len(entered) == len(own) + 2, (
+        f"{sorted(own)}, DPSVI and DPSGLD: enter each in METHODS (tests/methods.py) and methods() (tools/stats.py)"
+    )
