@@ -395,9 +395,8 @@ FITS = {
 @pytest.mark.parametrize("name", FITS)
 def test_a_fit_is_that_of_one_device(name):
     keep = {} if name == "Langevin" else {"keep_gradients": True}
-    mesh = (
-        MESH if keep else jax.sharding.Mesh(np.array(jax.devices()), ("records",))
-    )  # of type Explicit, and Auto
+    # of type Explicit, and Auto
+    mesh = MESH if keep else jax.sharding.Mesh(np.array(jax.devices()), ("records",))
     one = FITS[name]().run(KEY, X, progress_bar=False, **keep)
     four = FITS[name]().run(KEY, X, progress_bar=False, mesh=mesh, **keep)
     if keep:

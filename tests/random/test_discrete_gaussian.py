@@ -220,18 +220,16 @@ def slack_of(design: Design, factor: int) -> Any:
     away = (away + (1 - mass)) / 2  # what lies beyond the table is left out by the law
     sums = mpmath.mpf(0)
     for level in range(1, design.levels):
-        inner = (
-            1 if level == 1 else 1 + design.factor**2
-        )  # variance of the inner sum, in those of a level
+        # variance of the inner sum, in those of a level
+        inner = 1 if level == 1 else 1 + design.factor**2
         times = factor if level == design.levels - 1 else design.factor
         place = variance / (times**2 + mpmath.mpf(1) / inner)
         assert place >= 6.2
         error = 2.001 * mpmath.exp(
             -2 * mpmath.pi**2 * place
         )  # of a sum over shifted integers, from its mean
-        sums = (
-            sums + 2 * error / (1 - error) / 2
-        )  # of pmf and of what it adds up to; half of it is the distance
+        # of pmf and of what it adds up to; half of it is the distance
+        sums = sums + 2 * error / (1 - error) / 2
     return design.levels * away + sums
 
 

@@ -367,9 +367,8 @@ def coordinate_names(result: Any, dim: int) -> list[str]:
     arrays = getattr(result, "params", None)
     suffix = ""
     if arrays is None:
-        suffix = (
-            "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
-        )
+        # as the chain's own parameters are called, in whose order they lie
+        suffix = "_unconstrained"
         arrays = {name + suffix: drawn[0] for name, drawn in result.draws.items() if len(drawn)}
     names = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:

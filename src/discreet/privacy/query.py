@@ -66,9 +66,8 @@ MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 _ALIGNED = 64  # bytes
-_CLIPPED_FROM = (
-    2.0**-19
-)  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+# more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+_CLIPPED_FROM = 2.0**-19
 
 
 class Noise(Hashable, Protocol):

@@ -24,9 +24,8 @@ from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
-_ROOM = (
-    1.0 + 2.0**-14
-)  # so much longer is the clipping norm than the longest row: clipping rounds none
+# so much longer is the clipping norm than the longest row: clipping rounds none
+_ROOM = 1.0 + 2.0**-14
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

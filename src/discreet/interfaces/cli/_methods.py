@@ -310,9 +310,8 @@ class Method:
 class OfRecords(Method, ABC):
     """A fit of records in memory; subclasses add a plan, a release and sentences."""
 
-    order: bytes | None = (
-        None  # The key by which rows of each person are chosen, if others must choose the same
-    )
+    # The key by which rows of each person are chosen, if others must choose the same
+    order: bytes | None = None
     most_delta: float = math.inf  # The largest default δ, by the ledger
     function: Any = None  # The NumPyro model
     records: Any = None  # The records that it takes

@@ -25,9 +25,8 @@ class ChosenModel:
     # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for
     # the user's
     build: "Callable[[dp.tables.Schema], Any]"
-    target_kind: "dp.tables.Kind | None" = (
-        None  # The required kind of its target; None for the schema's
-    )
+    # The required kind of its target; None for the schema's
+    target_kind: "dp.tables.Kind | None" = None
     own: OwnModel | None = None
 
     def defaults(self, schema: "dp.tables.Schema") -> "dp.models.Defaults":

@@ -154,9 +154,8 @@ class Prepared:
     function: Callable[..., Any]
     guide: Callable[..., Any] | None  # The user's guide; None for the default
     raw: bool  # True if x has the columns of the schema in their own units, with NaN for missing cells
-    seen: tuple[str, ...] | None = (
-        None  # Names of the columns that `preprocess` returns, once it has been called
-    )
+    # Names of the columns that `preprocess` returns, once it has been called
+    seen: tuple[str, ...] | None = None
 
     @property
     def of_columns(self) -> bool:

@@ -46,14 +46,12 @@ class Settings:
 
     debug: bool = False
     compilation_cache: Path | None = None  # Folder of compiled programs; None: no cache
-    spent: str | None = (
-        None  # None while no budget is spent; then where its statement is to be found
-    )
+    # None while no budget is spent; then where its statement is to be found
+    spent: str | None = None
     done: str = "The fit ran"  # The action that spent it
     claimed: int = 0  # Number of claimed keys when the command started
-    arguments: tuple[str, ...] | None = (
-        None  # The words of the command line, where it was started from one
-    )
+    # The words of the command line, where it was started from one
+    arguments: tuple[str, ...] | None = None
     document: IO[str] | None = None  # Stream of the JSON document, if any; None: standard output
     continue_with: str | None = None  # The command that continues the running fit, if there is one
     silent: bool = False  # True if another process prints the messages
@@ -71,9 +69,14 @@ def spent(where: str, done: str = "The fit ran") -> None:
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 
 
+def _num_claimed() -> int:
+    # What is not loaded yet has claimed nothing, and `--help` loads no JAX.
+    return dp.random.num_claimed() if "discreet.privacy.random" in sys.modules else 0
+
+
 def has_begun() -> bool:
     """True if the command has spent a budget, or a secret key was claimed since it started, which comes just before the debit."""
-    if settings.spent is None and dp.random.num_claimed() > settings.claimed:
+    if settings.spent is None and _num_claimed() > settings.claimed:
         spent(f"no statement was written, so {PLAN_IS_SPENT}", "A release began")
     return settings.spent is not None
 
@@ -97,7 +100,7 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         settings.spent = None
-        settings.claimed = dp.random.num_claimed()
+        settings.claimed = _num_claimed()
         try:
             with _only_json() if kwargs.get("as_json") else nullcontext():
                 command(*args, **kwargs)

@@ -373,9 +373,8 @@ class DPSVI:
         perturbed = psi if whole else jax.eval_shape(objective.link, psi, key)[0]
         reached = objective.reached(perturbed, self.plan.num_records if whole else None)
         leaves = jax.tree.leaves_with_path(perturbed)
-        released = (
-            sum(x.size for _, x in itertools.compress(leaves, reached)) + 3
-        )  # with loss and counts
+        # with loss and counts
+        released = sum(x.size for _, x in itertools.compress(leaves, reached)) + 3
         name_at = 0 if whole else 1
         others = [
             path[name_at].key

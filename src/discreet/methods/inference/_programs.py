@@ -32,9 +32,8 @@ class Programs:
     keeps_local: bool | None = False
     # Values of the mutable sites, which no run changes
     state: Values = dataclasses.field(default_factory=dict)
-    record_plates: frozenset[str] | None = (
-        None  # Names of the plates of the records; None: they are being found
-    )
+    # Names of the plates of the records; None: they are being found
+    record_plates: frozenset[str] | None = None
 
     def trace(
         self,

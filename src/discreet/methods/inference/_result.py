@@ -73,9 +73,8 @@ learn where it was up to 0.77; from 0.88 on six fits of three tables kept 74 % a
 them predicted worse than one number for all.
 """
 _SHOWN = 40  # numbers in print
-_FEW_PARAMETERS = (
-    50  # the gradients of more may lie in few directions, and noise in others does not matter
-)
+# the gradients of more may lie in few directions, and noise in others does not matter
+_FEW_PARAMETERS = 50
 
 
 def too_few(plan: PrivacyPlan, num_parameters: int, noun: str = "record") -> str:

@@ -125,9 +125,8 @@ class PrivateStep:
     mechanism: mechanisms.Mechanism  # the source of the noise
     levels: int  # levels of integer noise for the plan's multiplier and `released` coordinates
     adapts: bool  # True if the clipping norm is adaptive
-    count_share: (
-        float  # share of the release that goes to the counts of gradients within and beyond C
-    )
+    # share of the release that goes to the counts of gradients within and beyond C
+    count_share: float
     num_records: int
     loss_share: float
     # losses further than this from the state's center are clipped; None: the center's own size, at

@@ -59,9 +59,8 @@ class _Look(NamedTuple):
     """The comparison of one record's observed values with their supports."""
 
     reads: list[int]  # the arrays of the record that it depends on
-    outside: (
-        Test  # whether the value of each of `sites` is outside, given these arrays of one record
-    )
+    # whether the value of each of `sites` is outside, given these arrays of one record
+    outside: Test
     sites: list[str]  # names of observed sites
     words: Mapping[str, str]  # the distribution of each site
     lookups: list[str]  # places in the model where an index of a record may be outside of an array

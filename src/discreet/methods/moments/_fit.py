@@ -38,9 +38,8 @@ from discreet.privacy.verify import Certificate
 
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped, at least
-_FLATTEST = (
-    10.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
-)
+# the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
+_FLATTEST = 10.0
 _SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
 _HIDDEN = 3.0  # standard deviations of the noise: a column whose sum and squares are below is a rare category's
 _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass

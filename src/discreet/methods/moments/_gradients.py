@@ -28,9 +28,8 @@ _TAIL = 12  # bins in which gradients may be hidden by the noise
 _UNSURE = 0.1  # standard deviation of an entry of the curvature, over its mean eigenvalue, beside the noise
 _LEAST = 0.02  # eigenvalue of the curvature, of their mean
 _DOUBTS = np.append(0, 4.0 ** np.arange(8))  # times the covariance of the line before the gradients
-_SLACK = (
-    0.3  # times the noise of sampling: while that of the release is less, nothing more is clipped
-)
+# times the noise of sampling: while that of the release is less, nothing more is clipped
+_SLACK = 0.3
 
 
 @dataclasses.dataclass

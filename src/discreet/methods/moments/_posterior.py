@@ -44,9 +44,8 @@ class Measurement:
     weight: float  # sum of the records' weights
     noise: float  # standard deviation
     share: float  # of the records that this release counts for
-    total: (
-        float  # the exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public
-    )
+    # the exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public
+    total: float
     to: np.ndarray
     line: np.ndarray
     width: float

@@ -95,9 +95,8 @@ from discreet.privacy.report import Statement, Unit
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
-LARGEST_STEP = (
-    1.5  # in standard deviations of one record: a step moves the log density by half its square
-)
+# in standard deviations of one record: a step moves the log density by half its square
+LARGEST_STEP = 1.5
 FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
 MOST_SCALE = 30.0
 """Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""

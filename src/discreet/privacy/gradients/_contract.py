@@ -103,9 +103,8 @@ class ClippedSum(NamedTuple):
     ]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
     l2_bound: Norm
-    rounding: float = (
-        0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
-    )
+    # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
+    rounding: float = 0.0
 
 
 class GradientEngine(Protocol):

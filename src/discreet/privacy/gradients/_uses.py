@@ -69,9 +69,8 @@ class Mark:
     """The analysis of a value: its dependence on the record and on leaves."""
 
     of_record: bool = False  # the record can change it
-    leaves: frozenset[int] = (
-        frozenset()
-    )  # the leaves that it is computed from; none if the record can
+    # the leaves that it is computed from; none if the record can
+    leaves: frozenset[int] = frozenset()
     view: View | None = None  # set if it is elements of one leaf, moved and not changed
 
 

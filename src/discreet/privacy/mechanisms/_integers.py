@@ -98,9 +98,8 @@ _FEW = 4096  # coordinates below which three levels cost next to nothing
 _LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**28 records is more than `LARGEST`
 LARGEST = 2.0**52
 """Largest rounded sum, in grid points, if the noise is one word; sum and noise together are below 2**53."""
-UNKNOWN = (
-    2.0**17
-)  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
+# of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
+UNKNOWN = 2.0**17
 
 
 def levels_for(noise_multiplier: float, dim: int) -> int:

@@ -27,9 +27,8 @@ INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
 WORD = 24  # bits of the words in which sums and noise are added
 PRECISION = 512  # bits behind the point of the integers that tables are computed from
 MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
-PER_LEVEL = (
-    MORE + 1 + _MORE_TAIL
-)  # words of an undecided level: its threshold, then a draw from the second table
+# words of an undecided level: its threshold, then a draw from the second table
+PER_LEVEL = MORE + 1 + _MORE_TAIL
 AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
 # Values are laid over each other in so many parts, until so few flags say which are undecided.
 PARTS = 16

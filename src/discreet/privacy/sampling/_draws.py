@@ -150,9 +150,8 @@ def size_from_words(
 
 Subset = tuple[Int32[Array, " capacity"], Int32[Array, ""]]
 
-_DIRECT_TABLE = (
-    64  # a table of one slot for each record, if that is at most this many slots for each draw
-)
+# a table of one slot for each record, if that is at most this many slots for each draw
+_DIRECT_TABLE = 64
 _SLOTS_PER_DRAW = 4
 _ODD_START, _ODD_STEP = (
     np.uint32(0x9E3779B1),

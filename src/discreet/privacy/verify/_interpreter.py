@@ -75,9 +75,8 @@ class Checker:
         # Whether records carry state from sample to sample; and whether one record's membership of
         # a sample affects others'. The two must not occur together.
         self.remembers = self.draws_dependently = False
-        self.schedules = (
-            Schedules()
-        )  # the public numbers that are known in each iteration of a loop
+        # the public numbers that are known in each iteration of a loop
+        self.schedules = Schedules()
         self.cuts = Cuts()  # the rows taken by number
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:

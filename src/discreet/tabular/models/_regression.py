@@ -42,20 +42,17 @@ class Family:
     name: str = ""
     coefficient: str = ""  # What a coefficient means
     others: str = ""  # Its other latents and their priors, in words
-    mean: Callable[..., Any] | None = (
-        None  # Of the target, given the predictor and draws of the other latents
-    )
+    # Of the target, given the predictor and draws of the other latents
+    mean: Callable[..., Any] | None = None
     beside: tuple[str, ...] = ()  # Names of further numbers of each record
-    units: str = (
-        ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
-    )
+    # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
+    units: str = ""
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
     start: tuple[
         tuple[str, float], ...
     ] = ()  # Where the fit of other latents starts, if not at the prior's mean
-    least_seen: float = (
-        0.0  # Records over the noise multiplier, below which intervals were found false
-    )
+    # Records over the noise multiplier, below which intervals were found false
+    least_seen: float = 0.0
     closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:

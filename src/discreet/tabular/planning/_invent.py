@@ -52,9 +52,8 @@ class Template:
         Limits, ...
     ]  # For each argument, the bounds that few invented numbers may exceed; None: no bounds
     discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
-    mask: int | None = (
-        None  # The argument that says which rows a person has, where a record is a person with several
-    )
+    # The argument that says which rows a person has, where a record is a person with several
+    mask: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,9 +86,8 @@ _STRENGTHS = (1.0, 0.5, 0.25)
 """Factors by which a truth is moved towards the middle of the prior."""
 _EXPLAINED = (0.9, 0.5, 0.1)
 """The part of a target's variance that a line explains."""
-_MOST_TABLES = (
-    4  # of each strength; one of 20 features and more, since each has its share in what is counted
-)
+# of each strength; one of 20 features and more, since each has its share in what is counted
+_MOST_TABLES = 4
 _NEW_ROWS = 2_000
 _MOST_CELLS = 2**22
 _MOST_LEVELS = 2**26
@@ -103,9 +102,8 @@ class Outcome(NamedTuple):
 
     use: str  # The verdict of the fit, as `Statement.use`
     ratio: float = math.nan  # Standard deviation of the privacy noise over that of sampling
-    learned: np.ndarray = (
-        _NOTHING  # For each coefficient, the share of the prior's variance that is gone
-    )
+    # For each coefficient, the share of the prior's variance that is gone
+    learned: np.ndarray = _NOTHING
     held: np.ndarray = _NOTHING  # For each, whether its 90 % interval holds the truth
     score: float = math.nan  # The trial's measure, on new rows or against the truth
     best: float = math.nan  # The same of the truth

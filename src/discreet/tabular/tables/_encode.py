@@ -81,9 +81,8 @@ class Layout:
     """The columns of the arrays that a schema's columns become. Public."""
 
     schema: Schema  # The public description
-    raw: bool = (
-        False  # One column of x for each feature, in its own unit, with NaN where a cell is missing
-    )
+    # One column of x for each feature, in its own unit, with NaN where a cell is missing
+    raw: bool = False
 
     def __post_init__(self) -> None:
         target = self.schema.target_column
