@@ -39,9 +39,8 @@ class Source(NamedTuple):
     target: str
     one: str | None = None  # The value that is 1 of a 0/1 target; None: the target is a count
     only: tuple[str, ...] = ()  # The values of the target that are kept; empty: all
-    without: tuple[
-        str, ...
-    ] = ()  # Columns that are left out: identities, or other forms of the target
+    # Columns that are left out: identities, or other forms of the target
+    without: tuple[str, ...] = ()
 
 
 SOURCES = (

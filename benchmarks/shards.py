@@ -91,9 +91,8 @@ def child(folder: Path, address: str, number: int, count: int, steps: int) -> No
     from discreet.tabular.tables import open_records
 
     mesh = jax.make_mesh((jax.device_count(),), ("records",))
-    made: list[
-        tuple[float, int, float]
-    ] = []  # of each compiled call: when it ended, steps, processor time
+    # of each compiled call: when it ended, steps, processor time
+    made: list[tuple[float, int, float]] = []
 
     def timed(program: Any) -> Any:
         def run(*args: Any) -> Any:

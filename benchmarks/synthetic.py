@@ -137,9 +137,8 @@ def mst(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> C
         ones.append(_measured(mbi, np.append(noisy[i][kept[i]], rest), (str(i),), stddev, weights))
     domain = mbi.Domain([str(i) for i in columns], merged)
     totals = np.array([x.sum() for x in noisy])
-    total = max(
-        1.0, float(totals @ (1 / np.array(sizes)) / (1 / np.array(sizes)).sum())
-    )  # the sums' noise grows so
+    # the sums' noise grows so
+    total = max(1.0, float(totals @ (1 / np.array(sizes)) / (1 / np.array(sizes)).sum()))
     shares = [
         np.maximum(
             np.append(noisy[i][kept[i]], [noisy[i][hidden[i]].sum()] * (merged[i] > len(kept[i]))),
@@ -240,9 +239,10 @@ def smartnoise(
     columns = transform.TableTransformer(
         [transform.LabelTransformer(nullable=False) for _ in levels.sizes]
     )
+    # all levels
     columns.fit(
         [tuple(min(row, size - 1) for size in levels.sizes) for row in range(max(levels.sizes))]
-    )  # all levels
+    )
     fitted = synthesizer(epsilon, DELTA, **settings)
     with contextlib.redirect_stdout(sys.stderr):
         fitted.fit(np.asarray(levels.encode(train)), transformer=columns)

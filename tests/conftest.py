@@ -25,9 +25,8 @@ COSTS = Path(__file__).with_name("costs.tsv")
 QUICK_SECONDS = 0.25
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
-_shared: dict[
-    Any, float
-] = {}  # seconds that a fixture of more than one test took, the last time that it was made
+# seconds that a fixture of more than one test took, the last time that it was made
+_shared: dict[Any, float] = {}
 _made_now: set[Any] = set()  # those made since the present test began
 
 
@@ -128,9 +127,8 @@ def pytest_configure(config: pytest.Config) -> None:
     a test compiles is what it would have compiled. It does not lock the folder; a file that is
     being written while another worker reads it is compiled again (pyproject.toml).
     """
-    if (
-        "JAX_COMPILATION_CACHE_DIR" in os.environ
-    ):  # of the process that started this one, or the caller's own
+    # of the process that started this one, or the caller's own
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="discreet-tests-")
     settings = {

@@ -11,9 +11,10 @@ import discreet as dp
 from discreet.methods.inference import _noise_aware
 from discreet.privacy.report import make_statement
 
+# one release, whose price is quickly found
 PLAN = dp.PrivacyPlan(
     sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=1, num_records=100
-)  # one release, whose price is quickly found
+)
 SAMPLES = {"weights": np.arange(12.0).reshape(4, 3), "scale": np.ones(4)}
 WRONG = [
     ({}, {}, "no draws"),

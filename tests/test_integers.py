@@ -82,9 +82,8 @@ def test_laplace_noise_pays_for_rounding_in_the_l1_norm():
     below, above = (
         integers((base + x).astype(np.float32), np.float32(1.0), 3) for x in (-1e-3, 1e-3)
     )
-    assert (
-        sum(abs(x - y) for x, y in zip(below, above, strict=True)) == 1000
-    )  # a record of L1 norm 2 moves them by d
+    # a record of L1 norm 2 moves them by d
+    assert sum(abs(x - y) for x, y in zip(below, above, strict=True)) == 1000
 
 
 @pytest.mark.parametrize(
@@ -223,9 +222,8 @@ def test_bits_are_those_of_the_first_day(dtype):
         assert once.dtype == dtype
         spacing, _ = grid(2.5, 2.0**17, 3)
         whole = (np.asarray(once, np.float64) / float(spacing)).astype(int)
-        assert np.abs(whole - KNOWN).max() <= (
-            0 if dtype == jnp.float32 else 64
-        )  # what float32 cannot hold
+        # what float32 cannot hold
+        assert np.abs(whole - KNOWN).max() <= (0 if dtype == jnp.float32 else 64)
 
 
 KNOWN = [-342150592, -1029445888, 152986992, 1054920448, 14625988, 615931648, 1748383488]

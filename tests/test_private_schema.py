@@ -366,9 +366,8 @@ def test_an_audit_finds_a_threshold_that_is_too_low_and_half_the_noise() -> None
     assert 0.8 * 0.02 < thresholded(plan.threshold, plan, 1).mean() < 1.1 * 0.02
     assert audited(plan.threshold) <= claimed
     assert audited(low) > claimed
-    assert (
-        audited(plan.threshold, 3 * plan.stddev) > claimed
-    )  # as much noise as a threshold for a third of it does not suit
+    # as much noise as a threshold for a third of it does not suit
+    assert audited(plan.threshold, 3 * plan.stddev) > claimed
 
 
 @pytest.mark.parametrize("dim", [518, 4_400, 70_000])

@@ -381,9 +381,8 @@ def test_a_scan_over_schedules_of_noise_and_norm_is_proved(given):
     precision = sum(1 / x.noise_multiplier**2 for x in event.events)
     assert precision == pytest.approx(1 + 1 / 4 + 1 / 16, rel=1e-5)
     with pytest.raises(dp.PrivacyError, match="known multiple"):
-        dp.certify(
-            step, *table, sigmas, norms, records=0, mask=1
-        )  # whose values a proof does not know
+        # whose values a proof does not know
+        dp.certify(step, *table, sigmas, norms, records=0, mask=1)
 
 
 # Draws at a rate of their own in programs of other forms.

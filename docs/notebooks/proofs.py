@@ -28,9 +28,8 @@ certificate
 
 # %%
 print("ε at δ = 1e-5:", certificate.epsilon(1e-5))
-certificate(
-    jnp.zeros(3), xs, ys, mask, dp.random.key()
-)  # runs the very program that was proved
+# Runs the very program that was proved.
+certificate(jnp.zeros(3), xs, ys, mask, dp.random.key())
 
 # %% [markdown]
 # ## A leak

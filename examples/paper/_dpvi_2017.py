@@ -232,9 +232,8 @@ def figure_1(axes: Any, rows: Rows) -> None:
 
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
-    known = sorted(
-        (row for row in rows if row[key]), key=lambda row: row[key]
-    )  # 0 has no place on a logarithmic axis
+    # 0 has no place on a logarithmic axis
+    known = sorted((row for row in rows if row[key]), key=lambda row: row[key])
     axes.errorbar(
         [row[key] for row in known],
         [row["mean"] for row in known],

@@ -598,9 +598,8 @@ def two_way_primitive(
     _two_way.add(primitive)
 
     def abstract(x, **parameters):
-        return x.update(
-            shape=(*x.shape[:-1], length(**parameters))
-        )  # keeps other attributes of x (shard_map)
+        # keeps other attributes of x (shard_map)
+        return x.update(shape=(*x.shape[:-1], length(**parameters)))
 
     @lru_cache(maxsize=64)  # a new program for each call would be compiled each time
     def compiled(**parameters):

@@ -16,19 +16,27 @@ from typing import Any
 import numpyro
 from jax.core import Tracer
 from numpyro import handlers
+
+# the function of a `scan` message
 from numpyro.contrib.control_flow.scan import (
     scan_wrapper as scan_wrapper,
-)  # the function of a `scan` message
+)
+
+# its warning of values outside of a support
 from numpyro.distributions import (
     distribution as numpyro_distribution,
-)  # its warning of values outside of a support
+)
+
+# as NumPyro's ELBO scales a site's density
 from numpyro.distributions.util import (
     scale_and_mask as scale_and_mask,
-)  # as NumPyro's ELBO scales a site's density
+)
 from numpyro.infer import util as numpyro_util
+
+# names the site in an error
 from numpyro.infer.util import (
     helpful_support_errors as helpful_support_errors,
-)  # names the site in an error
+)
 from numpyro.optim import _NumPyroOptim as NumPyroOptim  # the base class of all optimizers
 from numpyro.primitives import _PYRO_STACK  # the handlers that are open
 

@@ -706,9 +706,8 @@ def test_what_moments_are_not_for_is_refused(heights, no_fit, changes, needle) -
 
 
 def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit, monkeypatch) -> None:
-    monkeypatch.setattr(
-        _terminal.settings, "continue_with", None
-    )  # that of the checkpoint goes with the test
+    # that of the checkpoint goes with the test
+    monkeypatch.setattr(_terminal.settings, "continue_with", None)
     for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]

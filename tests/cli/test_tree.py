@@ -239,6 +239,5 @@ def test_wrong_values(folder: Path, name: str, parameter, value: str) -> None:
     if outcome.exit_code == 2:
         assert "Refused:" in outcome.stderr
         one_paragraph(outcome)
-        assert [x.parent.name for x in folder.glob("*/statement.json")] == [
-            "twin"
-        ]  # which was there before
+        # which was there before
+        assert [x.parent.name for x in folder.glob("*/statement.json")] == ["twin"]

@@ -93,9 +93,8 @@ def compare(outcomes: list[tuple[str, str]], listed: dict[str, str]) -> None:
     assert not idle, f"listed as exceptions, but they pass: {idle}"
 
 
-@pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning"
-)  # of the stand-in, on separable classes
+# of the stand-in, on separable classes
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("default")  # the checks warn of what they do themselves
 @pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize("name", ESTIMATORS)

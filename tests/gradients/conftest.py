@@ -76,9 +76,8 @@ class Measure:
             assert off <= allowed, f"leaf {name} is off by {off:.3g}, more than {allowed:.3g}"
         np.testing.assert_allclose(got.loss, want.loss, rtol=tolerance, atol=1e-5 * joint)
         np.testing.assert_allclose(got.count, want.count, rtol=1e-5, atol=1e-9)
-        assert float(got.l2_bound) == pytest.approx(
-            float(want.l2_bound), rel=2e-4
-        )  # with the rounding of sums
+        # with the rounding of sums
+        assert float(got.l2_bound) == pytest.approx(float(want.l2_bound), rel=2e-4)
 
     @staticmethod
     def array_sizes(compiled: Any) -> list[int]:

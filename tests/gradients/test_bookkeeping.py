@@ -286,9 +286,8 @@ def test_one_forward_and_one_backward():
         return jnp.sum(jnp.square(jnp.tanh(r @ p["w"]) @ p["v"]))
 
     def step(p, x):
-        return BookKeepingEngine(24)(
-            loss, p, x, jnp.ones(32, bool), 1.0, CHANNELS
-        ).gradient  # in chunks of 32, 8 to spare
+        # in chunks of 32, 8 to spare
+        return BookKeepingEngine(24)(loss, p, x, jnp.ones(32, bool), 1.0, CHANNELS).gradient
 
     flops = jax.jit(step).lower(p, x).compile().cost_analysis()["flops"]
     plain = (

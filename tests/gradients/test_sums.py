@@ -501,9 +501,8 @@ def test_a_row_that_is_no_number_in_a_spare_place_counts_all_the_same(monkeypatc
 
     lengths = [np.linalg.norm(total(2, kind)) for kind in range(2)]
     np.testing.assert_array_equal([np.linalg.norm(total(kind, 2)) for kind in range(2)], lengths)
-    np.testing.assert_allclose(
-        sorted(lengths), [1.0, 2.0], rtol=1e-4
-    )  # one is a number where a batch's rows are
+    # one is a number where a batch's rows are
+    np.testing.assert_allclose(sorted(lengths), [1.0, 2.0], rtol=1e-4)
 
 
 def test_a_spare_row_that_is_no_number_changes_no_bit_of_the_sum(monkeypatch):

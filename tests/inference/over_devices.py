@@ -28,9 +28,8 @@ from discreet.privacy.sampling import Batch
 from discreet.tabular.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-MESH = jax.make_mesh(
-    (jax.device_count(),), ("records",)
-)  # of four devices; pytest imports this file elsewhere, too
+# of four devices; pytest imports this file elsewhere, too
+MESH = jax.make_mesh((jax.device_count(),), ("records",))
 KEY, SAMPLING = dp.random.key(3), dp.PoissonSampling(0.5)
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan

@@ -129,9 +129,8 @@ def test_the_engine_explains_itself():
 def test_microbatch_size_limits_the_rows_at_once():
     dpsvi = _make(vae, vae_guide, microbatch_size=4)
     dpsvi.init(dp.random.key(0), _tables()[0])
-    assert (
-        dpsvi.explain_engine().microbatch_size == 16
-    )  # of other numbers XLA would compute the last rows otherwise
+    # of other numbers XLA would compute the last rows otherwise
+    assert dpsvi.explain_engine().microbatch_size == 16
 
 
 def test_a_release_that_is_no_number_shows(monkeypatch):

@@ -381,9 +381,8 @@ def test_what_fails_before_anything_is_spent_is_told_to_all(tmp_path):
     first, second, outputs, statuses = both("refuses", tmp_path)
     assert statuses == [0, 0], outputs
     for stage in over_processes.FORESEEN:
-        assert (
-            first[stage] == "RefusedError: Process 1 refused: KeyError"
-        )  # whose message may quote a record
+        # whose message may quote a record
+        assert first[stage] == "RefusedError: Process 1 refused: KeyError"
         assert second[stage] == "KeyError: 'planted'"
 
 

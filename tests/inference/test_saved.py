@@ -189,9 +189,8 @@ def test_a_loaded_result_is_the_saved_one(result, path):
 def test_the_same_key_gives_the_same_draws(result, path):
     loaded = dp.load_result(path, model, AutoNormal(model), scale=2.0)
     key = jax.random.key(1)
-    fixed = dataclasses.replace(
-        result.plan, clipping_norm=9.0
-    )  # noise_aware refuses an adaptive one
+    # noise_aware refuses an adaptive one
+    fixed = dataclasses.replace(result.plan, clipping_norm=9.0)
     pair = [dataclasses.replace(x, plan=fixed) for x in (result, loaded)]
     for ours, theirs in [
         (result, loaded),

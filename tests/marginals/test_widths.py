@@ -62,9 +62,8 @@ def test_half_widths_are_reached_and_hardly_ever_exceeded(by) -> None:
         for name in ("middle", "end", "dose", "visits")
     }
     promised = half_widths(plan, rows, by=by, means=means)
-    promised["visits"] = half_widths(plan, rows // 2, by=by, means=means)[
-        "visits"
-    ]  # half of the cells are missing
+    # half of the cells are missing
+    promised["visits"] = half_widths(plan, rows // 2, by=by, means=means)["visits"]
     for name, found in seen(plan, by).items():
         assert np.mean(found <= promised[name]) > 0.9, name
         assert np.mean(found) / promised[name] > 0.75, name

@@ -225,9 +225,8 @@ def slack_of(design: Design, factor: int) -> Any:
         times = factor if level == design.levels - 1 else design.factor
         place = variance / (times**2 + mpmath.mpf(1) / inner)
         assert place >= 6.2
-        error = 2.001 * mpmath.exp(
-            -2 * mpmath.pi**2 * place
-        )  # of a sum over shifted integers, from its mean
+        # of a sum over shifted integers, from its mean
+        error = 2.001 * mpmath.exp(-2 * mpmath.pi**2 * place)
         # of pmf and of what it adds up to; half of it is the distance
         sums = sums + 2 * error / (1 - error) / 2
     return design.levels * away + sums
@@ -253,9 +252,8 @@ def test_a_table_that_is_wrong_in_one_late_bit_exceeds_the_slack(monkeypatch):
     design = DESIGNS[2]
     body, tail = dg.tables(design)
     rest = body.rest.copy()
-    rest[4, 100] ^= np.uint32(
-        2**31
-    )  # bit 147 of 191 - 13 bits behind the point: with the column's 2**-13, 2**-160
+    # bit 147 of 191 - 13 bits behind the point: with the column's 2**-13, 2**-160
+    rest[4, 100] ^= np.uint32(2**31)
     monkeypatch.setattr(dg, "tables", lambda design: (dg.Alias(body.entries, rest), tail))
     with mpmath.workprec(400):
         assert slack_of(design, design.factor) > SLACK_PER_VALUE
@@ -264,9 +262,8 @@ def test_a_table_that_is_wrong_in_one_late_bit_exceeds_the_slack(monkeypatch):
 def test_the_law_of_a_sum_of_two_levels_is_the_ideal_one():
     """Exact probabilities of values out to 6 deviations, in rational arithmetic."""
     law = law_of(DESIGNS[2])
-    units = [
-        int(x * 2**350) * (2 if i == 0 else 1) for i, x in enumerate(law)
-    ]  # of one sign, times 2
+    # of one sign, times 2
+    units = [int(x * 2**350) * (2 if i == 0 else 1) for i, x in enumerate(law)]
     most, stddev = len(units) - 1, mpmath.sqrt(4**20)
     with mpmath.workprec(400):
         for z in (0, 1, 323, 324, 648, 2**20, 2**20 + 324, 3 * 2**20 + 5, 6 * 2**20 + 200):

@@ -101,9 +101,8 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
                 UserWarning, match=rf"{name}.* is not installed.*pip install 'discreet\[fast\]'"
             ):
                 assert _openssl._available.__wrapped__() is False
-    monkeypatch.setattr(
-        _openssl._Producer, "write", lambda self, state, out: None
-    )  # a wrong stream
+    # a wrong stream
+    monkeypatch.setattr(_openssl._Producer, "write", lambda self, state, out: None)
     assert _openssl._available.__wrapped__() is False
 
 

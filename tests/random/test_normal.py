@@ -117,9 +117,8 @@ def test_pairs_are_the_exact_transform_of_their_bits():
     words = generator.integers(0, 2**32, (3, 600), dtype=np.uint32)
     words[0, :32] >>= np.arange(32, dtype=np.uint32)  # into the tail
     words[0, 32:64] |= ~(np.uint32(ONES) >> np.arange(32, dtype=np.uint32))  # and towards zero
-    words[0, 64:128] = np.uint32(0xB504F333) + np.arange(-32, 32).astype(
-        np.uint32
-    )  # where the logarithm changes
+    # where the logarithm changes
+    words[0, 64:128] = np.uint32(0xB504F333) + np.arange(-32, 32).astype(np.uint32)
     words[0, 128:256] = np.arange(256 - 64, 256 + 64)  # about where the third word begins to count
     words[1, 256:300] &= np.uint32(0xE00000FF)  # next to the axes
     words[1, 300:344] |= np.uint32(0x1FFFFF00)  # and to the diagonals

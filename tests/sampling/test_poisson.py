@@ -84,14 +84,12 @@ def test_the_tests_of_the_law_reject_wrong_laws(num_records, rate, count):
 
     included = generator.random((count, num_records)) < rate
     typical = int(stats.binom.ppf(0.95, num_records, rate))
-    truncated = included & (
-        np.cumsum(included, axis=1) <= typical
-    )  # the overflow dropped, by position
+    # the overflow dropped, by position
+    truncated = included & (np.cumsum(included, axis=1) <= typical)
     assert size_p_value(truncated.sum(1), num_records, rate) < FALSE_ALARM
 
-    in_twos = np.repeat(
-        generator.random((count, num_records // 2)) < rate, 2, axis=1
-    )  # one coin for two records
+    # one coin for two records
+    in_twos = np.repeat(generator.random((count, num_records // 2)) < rate, 2, axis=1)
     assert independence_p_value(in_twos, rate) < FALSE_ALARM
 
 

@@ -98,9 +98,8 @@ def test_event(relation):
     sampling = PoissonSampling(0.1).thinned((0.05, 0.02))
     facts = {"num_records": 500, "relation": relation}
     assert sampling.at(1).step_event(mechanism, **facts) == PoissonSampledDpEvent(0.02, mechanism)
-    assert sampling.step_event(mechanism, **facts) == PoissonSampledDpEvent(
-        0.05, mechanism
-    )  # that of any step
+    # that of any step
+    assert sampling.step_event(mechanism, **facts) == PoissonSampledDpEvent(0.05, mechanism)
     assert sampling.rate_for(500) == 0.05
     assert "between 0.02 and 0.05" in sampling.in_words(500)
 

@@ -170,9 +170,8 @@ def test_associations_by_hand() -> None:
     independent = np.stack(
         [rng.integers(0, 2, 1_000), rng.integers(0, 2, 1_000), rng.integers(0, 3, 1_000)], axis=1
     )
-    assert (
-        max(associations(levels, independent).values()) < 0.13
-    )  # four standard deviations of a correlation
+    # four standard deviations of a correlation
+    assert max(associations(levels, independent).values()) < 0.13
     assert np.isnan(told_apart(same[:5], same))
 
 

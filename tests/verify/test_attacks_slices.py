@@ -204,6 +204,5 @@ def test_one_record_that_is_copied_along_its_own_axis_counts_as_often() -> None:
         return dp.gaussian_mechanism(key, wide.sum(0), 1.0)
 
     found = dp.certify(step, KEY, jnp.zeros((1, 3)), records=1, relation=dp.Relation.REPLACE_ONE)
-    assert (
-        found.event.noise_multiplier <= 1 / 5
-    )  # and not 1 / sqrt(5), as if the copies were five records
+    # and not 1 / sqrt(5), as if the copies were five records
+    assert found.event.noise_multiplier <= 1 / 5

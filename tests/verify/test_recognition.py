@@ -129,9 +129,8 @@ def test_the_aggregate_of_optax_is_told_what_its_noise_lacks():
         certify(step)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:optax.global_norm is deprecated:DeprecationWarning"
-)  # jax_privacy calls it
+# jax_privacy calls it
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 def test_clipped_grad_of_jax_privacy():
     jax_privacy = pytest.importorskip(
         "jax_privacy", reason="one of the peers, which are not always installed"

@@ -797,9 +797,8 @@ def _cell_of(text: str | None, name: str, plan: PrivateSchemaPlan, own: dict[str
         return _MISSING
     if name in plan.columns:
         number = number_of(text, plan.csv)
-        if (
-            number is None and plan.csv.delimiter == ";"
-        ):  # whose header does not show decimal commas
+        # whose header does not show decimal commas
+        if number is None and plan.csv.delimiter == ";":
             number = number_of(text, dataclasses.replace(plan.csv, decimal=","))
         if number is not None:
             return int(ranges_of(number))

@@ -317,9 +317,8 @@ class OfRecords(Method, ABC):
     records: Any = None  # The records that it takes
     result: Any = dataclasses.field(init=False)
     draw_key: Any = dataclasses.field(init=False)
-    samples: "Mapping[str, np.ndarray]" = dataclasses.field(
-        default_factory=dict
-    )  # Draws of each global latent
+    # Draws of each global latent
+    samples: "Mapping[str, np.ndarray]" = dataclasses.field(default_factory=dict)
     # Mean and interval of each coefficient, by name
     rows: list[tuple[str, dict[str, float]]] = dataclasses.field(default_factory=list)
 
@@ -565,9 +564,8 @@ class OfRecords(Method, ABC):
         """Explain errors of a model of the user's own, as long as nothing is spent."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", dp.inference.UseWarning
-                )  # `say` and the statement say the same
+                # `say` and the statement say the same
+                warnings.simplefilter("ignore", dp.inference.UseWarning)
                 yield
         except Exception as error:
             if self.own is not None and not has_begun():

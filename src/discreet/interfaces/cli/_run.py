@@ -111,9 +111,8 @@ def joined(
     except ValueError as error:
         raise ValueError(f"{error}: give --coordinator, --processes and --process-id") from None
     sys.excepthook = _say_unexpected
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # of schedulers: as Ctrl-C, which the others learn of
+    # of schedulers: as Ctrl-C, which the others learn of
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.silent = not processes.first
     _own_output(sys.stdout.fileno() if settings.document is None else settings.document.fileno())
     with processes.joined():

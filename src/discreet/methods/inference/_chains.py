@@ -34,9 +34,8 @@ class Chains(NamedTuple):
 
     # for each of the point guide's parameters an array (chain, draw, ...), unconstrained
     states: dict[str, Float[np.ndarray, "chain draw ..."]]
-    divergent: Bool[
-        np.ndarray, "chain draw"
-    ]  # which transitions left the region where the integrator can be trusted
+    # which transitions left the region where the integrator can be trusted
+    divergent: Bool[np.ndarray, "chain draw"]
 
 
 class _QuietNUTS(NUTS):

@@ -175,9 +175,8 @@ class Shell(NamedTuple):
     most: float
     log_bound: float
     center: Float[np.ndarray, " latent"]
-    factor: Float[
-        np.ndarray, "latent latent"
-    ]  # lower triangular: the Gaussian is that of center + spread * factor * xi
+    # lower triangular: the Gaussian is that of center + spread * factor * xi
+    factor: Float[np.ndarray, "latent latent"]
     spread: float
 
 

@@ -254,9 +254,8 @@ def _listen() -> None:
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    atexit.register(
-        lambda: (_over.set(), thread.join(5.0))
-    )  # it must not come back to an interpreter that has ended
+    # it must not come back to an interpreter that has ended
+    atexit.register(lambda: (_over.set(), thread.join(5.0)))
 
 
 def _stop(why: str, code: int) -> NoReturn:

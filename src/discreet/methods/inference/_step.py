@@ -68,29 +68,25 @@ class DPSVIState(NamedTuple):
 class StepFigures(NamedTuple):
     """What a step tells besides the parameters: scalars, each computed from its one release."""
 
-    loss: Float[
-        Array, ""
-    ]  # estimate of the negative ELBO of all records, in nats; NaN without a share for the loss
+    # estimate of the negative ELBO of all records, in nats; NaN without a share for the loss
+    loss: Float[Array, ""]
     # shares of `num_records`, relative to the public expected batch size; NaN without a share for
     # the counts
     clipped: Float[Array, ""]  # records whose gradient was longer than C
-    counted: Float[
-        Array, ""
-    ]  # records with a finite loss and gradient; the others contribute nothing
+    # records with a finite loss and gradient; the others contribute nothing
+    counted: Float[Array, ""]
 
 
 class PlanNumbers(NamedTuple):
     """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes."""
 
     noise_multiplier: Float[Array, "*step"]  # sigma, of all steps or of each
-    rate: Float[
-        Array, "*step"
-    ]  # public sampling rate q, likewise; nothing is ever divided by the realised batch size
+    # public sampling rate q, likewise; nothing is ever divided by the realised batch size
+    rate: Float[Array, "*step"]
     num_steps: Int[Array, ""]  # number of steps planned
     rule: Any  # numbers by which the clipping norm moves; empty where it does not
-    where: Sequence[
-        Any
-    ] = ()  # the place of each record on several devices, where it was drawn (`Shards.where`)
+    # the place of each record on several devices, where it was drawn (`Shards.where`)
+    where: Sequence[Any] = ()
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PlanNumbers:

@@ -70,9 +70,8 @@ class Site:
     # factor of an observed site's log density beside those of its plates; None: not a fixed number
     scale: float | None = 1.0
     density: tuple[int, ...] = ()  # shape of an observed site's log density
-    own: tuple[
-        int, ...
-    ] = ()  # batch shape of an observed site's distribution, without what its plates add
+    # batch shape of an observed site's distribution, without what its plates add
+    own: tuple[int, ...] = ()
     discrete: bool = False
     reparametrized: bool = False
     auxiliary: bool = False
@@ -118,17 +117,15 @@ class Structure:
     # observed sites of the records: inside a record plate, with an axis that follows the records,
     # or a sum over them
     observed: tuple[str, ...]
-    guide_globals: tuple[
-        str, ...
-    ]  # guide sample sites that all records share, auxiliary ones included
+    # guide sample sites that all records share, auxiliary ones included
+    guide_globals: tuple[str, ...]
     guide_locals: tuple[str, ...]  # guide sample sites of each record
     model_params: tuple[str, ...]  # the model's `param` sites
     # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
     factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
-    summed: tuple[
-        Summed, ...
-    ] = ()  # discrete local latents that are summed out; not among `local_latents`
+    # discrete local latents that are summed out; not among `local_latents`
+    summed: tuple[Summed, ...] = ()
 
     def combinations(self) -> dict[str, np.ndarray]:
         """All combinations of one record's summed latents, along the leading axis of each array."""

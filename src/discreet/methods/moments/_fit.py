@@ -334,9 +334,8 @@ def _measure(
     curvature = into.T @ release.features @ into * release.total / release.weight
     least = found.variance * weights.typical * np.trace(curvature)
     reach, squares = reach_of(lengths, noise, plan.of_gradients, size, least, plan.num_records)
-    seen = float(
-        np.trace(curvature)
-    )  # 0 where noise hides all products: then gradients tell nothing
+    # 0 where noise hides all products: then gradients tell nothing
+    seen = float(np.trace(curvature))
     variance = squares / seen if seen else found.variance * weights.typical
     last = LastStage(release, even, curvature, variance)
     start = found

@@ -34,9 +34,8 @@ SCALES = tuple(2.0**-place for place in range(11))
 class Measurement:
     """One release, and the public maps that it was measured under: (1, x) @ to, and the distance to `line` over `width`."""
 
-    features: (
-        np.ndarray
-    )  # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
+    # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
+    features: np.ndarray
     target: np.ndarray
     square: float
     eigenvalues: np.ndarray  # of `features`
@@ -57,9 +56,8 @@ class Measurement:
         """Read noisy sums."""
         moments, size = (moments + moments.T) / 2, len(moments) - 1
         values, vectors = np.linalg.eigh(moments[:size, :size])
-        if (
-            np.maximum(values, 0).sum() > total
-        ):  # the nearest matrix whose eigenvalues are positive and have this sum
+        # the nearest matrix whose eigenvalues are positive and have this sum
+        if np.maximum(values, 0).sum() > total:
             falling = values[::-1]
             above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
             values = values - above[np.flatnonzero(falling > above).max()]

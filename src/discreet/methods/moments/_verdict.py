@@ -118,7 +118,6 @@ def second_moments(release: Measurement) -> np.ndarray:
 
 def _about(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Second moments of x about its mean, and (1, mean)."""
-    centre = np.append(
-        1, second[0, 1:] / max(second[0, 0], 1)
-    )  # the constant's own is 1 but for the noise
+    # the constant's own is 1 but for the noise
+    centre = np.append(1, second[0, 1:] / max(second[0, 0], 1))
     return second[1:, 1:] - np.outer(centre[1:], second[0, 1:]), centre

@@ -91,9 +91,8 @@ class Mapped(NamedTuple):
     of the same rows, so a fit is one of a table whose features are rounded so.
     """
 
-    units: Int[
-        Array, "record row latent"
-    ]  # all of a record's have together the length `UNIT` at most
+    # all of a record's have together the length `UNIT` at most
+    units: Int[Array, "record row latent"]
     length: Float[Array, " record"]  # NaN where it is not finite: then nothing of the record counts
     y: Float[Array, "record row"]
     survey: Float[Array, "record row"]

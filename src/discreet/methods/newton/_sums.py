@@ -45,9 +45,8 @@ _MOST_BYTES = 2**26  # of a part
 _MOST_KEPT = 2**32  # bytes of prepared parts; beyond it they are prepared again for each release
 LARGEST_SHARED = 2**16  # numbers of a release
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
-_ANY = Given(
-    np.float64(1.0)
-)  # noise: a program that is proved for one is proved again for each, and not traced again
+# noise: a program that is proved for one is proved again for each, and not traced again
+_ANY = Given(np.float64(1.0))
 
 
 def rounded_up(size: int, digits: int = 3) -> int:

@@ -112,9 +112,8 @@ def selection_curve(width: float, count: int) -> GridCurve:
     exact for one choice.
     """
     rho = count * width**2 / 8
-    reach = min(
-        count * width, rho + 13.6 * math.sqrt(rho)
-    )  # beyond it delta is below 1e-20: Bun, Steinke, TCC 2016
+    # beyond it delta is below 1e-20: Bun, Steinke, TCC 2016
+    reach = min(count * width, rho + 13.6 * math.sqrt(rho))
     steps = max(
         math.ceil(_LEAST_STEPS * max(1.0, width)),
         min(256, math.isqrt(int(_MOST_WORK * width / (count * reach)))),

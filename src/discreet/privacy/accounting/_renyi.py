@@ -72,9 +72,8 @@ class RenyiCurve:
 class RenyiBound:
     """Rényi divergences at some orders, but for a probability `slack`; of both directions of a relation, the larger."""
 
-    divergences: NDArray[
-        np.float64
-    ]  # one for each order, in nats; infinite where there is no noise
+    # one for each order, in nats; infinite where there is no noise
+    divergences: NDArray[np.float64]
     slack: float  # the probability of what the divergences leave out
 
 

@@ -191,9 +191,8 @@ def _transposed(
 
 
 def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: Array) -> Array:
-    factors: Any = jax.vmap(lambda a, c: factors_of(use, a, c))(
-        activations, cotangents
-    )  # both are `Vectors`
+    # both are `Vectors`
+    factors: Any = jax.vmap(lambda a, c: factors_of(use, a, c))(activations, cotangents)
     left, right = factors
     if left.shape[1] == 1:
         # Contracted where they stand: XLA copies what is transposed first.

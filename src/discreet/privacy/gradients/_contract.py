@@ -95,12 +95,10 @@ class ClippedSum(NamedTuple):
     """
 
     gradient: Any  # tree like the parameters: the sum of the clipped per-record gradients
-    loss: Float[
-        Array, ""
-    ]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
-    count: Float[
-        Array, "two"
-    ]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
+    # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
+    loss: Float[Array, ""]
+    # the weighted numbers of records within C, and of clipped ones; 0 without a share
+    count: Float[Array, "two"]
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
     l2_bound: Norm
     # the share of `l2_bound` that is for the rounding of sums, as a part of the rest

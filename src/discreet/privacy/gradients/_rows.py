@@ -175,18 +175,15 @@ def sum_doubles(rows: Any) -> Any:
 class RowWeights(NamedTuple):
     """The weights of records' rows."""
 
-    keep: Bool[
-        Array, "record"
-    ]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
+    # rows that count: kept by the mask, with a finite loss and a finite squared norm
+    keep: Bool[Array, "record"]
     # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is
     # not finite must still be selected away (`where`), or its sum be dropped: 0 * NaN is NaN.
     factor: Float[Array, "record"]
-    loss: Float[
-        Array, "record"
-    ]  # the weighted, clipped losses of the rows that count; 0 for the others
-    count: Float[
-        Array, "record two"
-    ]  # the weight of the counts, in the first column within C, in the second beyond
+    # the weighted, clipped losses of the rows that count; 0 for the others
+    loss: Float[Array, "record"]
+    # the weight of the counts, in the first column within C, in the second beyond
+    count: Float[Array, "record two"]
 
 
 def row_weights(

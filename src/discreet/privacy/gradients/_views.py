@@ -38,9 +38,8 @@ class View:
     # the equations that lead from the leaf to the weight, each with the output taken and the number
     # of loops that slice the weight before it
     moves: tuple[tuple[JaxprEqn, int, int], ...] = ()
-    loops: tuple[
-        Any, ...
-    ] = ()  # the scans that take the weight apart along its leading axis, outermost first
+    # the scans that take the weight apart along its leading axis, outermost first
+    loops: tuple[Any, ...] = ()
 
     def sliced(self, loop: Any) -> View:
         """The weight as an iteration of a scan sees it, which is one slice of it."""

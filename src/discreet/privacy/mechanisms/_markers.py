@@ -1253,9 +1253,8 @@ class Release(NamedTuple):
 
     gradient: Any  # Tree like the parameters: the noised sum of the clipped gradients
     loss: Float[Array, ""]  # Scalar: the noised sum of the weighted, clipped losses
-    count: Float[
-        Array, "two"
-    ]  # The noised, weighted counts of gradients within C, and of clipped ones
+    # The noised, weighted counts of gradients within C, and of clipped ones
+    count: Float[Array, "two"]
 
 
 def release(

@@ -311,9 +311,8 @@ class Shards:
     def _rows_of(self, leaf: Any, number: int, where: Sequence[np.ndarray]) -> Any:
         """A device's rows of an array of the whole table; not copied if they follow each other there and fill its places."""
         first = number * self.rows
-        if (
-            len(leaf) == self.rows * self.count
-        ):  # no place is empty, or the array has a row for each of them
+        # no place is empty, or the array has a row for each of them
+        if len(leaf) == self.rows * self.count:
             return leaf[first : first + self.rows]
         if where:
             parts = [

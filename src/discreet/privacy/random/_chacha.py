@@ -53,9 +53,8 @@ _FEW = 8
 _SOME = 512
 _CHUNK = 2**13
 _LANES = 16
-_NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[
-    COUNTER
-]  # added to a state, it leads to the next block
+# added to a state, it leads to the next block
+_NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[COUNTER]
 
 
 def _half_quarter_round(a, b, c, d, first, second):

@@ -78,9 +78,8 @@ def minus_log(first: Array, second: Array, more: Array | None = None) -> Array:
     else:
         finer = (more.astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-32)
         rest = low + jnp.where(first < RARE, finer, np.float32(0.5))
-    distance = (first ^ flip).astype(jnp.float32) + rest * np.float32(
-        2.0**-_LOW_BITS
-    )  # in units of 2**-32
+    # in units of 2**-32
+    distance = (first ^ flip).astype(jnp.float32) + rest * np.float32(2.0**-_LOW_BITS)
     bits = lax.bitcast_convert_type(distance, jnp.int32)
     exponent = (bits - _ROOT_HALF_BITS) >> _MANTISSA_BITS
     mantissa = lax.bitcast_convert_type(bits - (exponent << _MANTISSA_BITS), jnp.float32)
@@ -263,8 +262,7 @@ def _float32(key_words: Array, num_pairs: int) -> Array:
     # and XLA computes its input once, however many computations read its output.
     values = pairs_float32(first, second, poison=poison).reshape(-1)
     some = (first < RARE).any()
-    before_all = jnp.where(
-        some, jnp.int32(-1), jnp.int32(-1)
-    )  # under shard_map: varies wherever the key does
+    # under shard_map: varies wherever the key does
+    before_all = jnp.where(some, jnp.int32(-1), jnp.int32(-1))
     values, _, _ = lax.while_loop(lambda state: state[1], refine, (values, some, before_all))
     return values

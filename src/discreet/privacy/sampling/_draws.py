@@ -66,9 +66,8 @@ class SizeTable:
 
     smallest: int  # The smallest size; the binomial mass below it is at most 2^-81
     largest: int  # The largest size; the binomial mass above it is at most 2^-81
-    thresholds: tuple[
-        int, ...
-    ]  # For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96
+    # For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96
+    thresholds: tuple[int, ...]
     slack: float  # Upper bound on the total-variation distance
 
     def masses(self) -> np.ndarray:

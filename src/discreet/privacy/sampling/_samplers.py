@@ -439,9 +439,8 @@ class PoissonSampling(Sampling):
 class _PoissonDrawing(Drawing):
     """A Poisson draw whose rate is in the tables."""
 
-    draws: (
-        int | None
-    )  # The number of random words that select records; None for one coin per record
+    # The number of random words that select records; None for one coin per record
+    draws: int | None
     whole: bool  # The rate is 1, so nothing is drawn
 
     def draw(self, key: Array, tables: Any) -> Batch:

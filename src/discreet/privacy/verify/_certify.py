@@ -206,14 +206,12 @@ class Certificate:
     notes: tuple[str, ...]
     fingerprint: str
     versions: Mapping[str, str]
-    _beyond: bool = dataclasses.field(
-        repr=False
-    )  # a release's multiplier exceeds the limit that formulas assume
+    # a release's multiplier exceeds the limit that formulas assume
+    _beyond: bool = dataclasses.field(repr=False)
     _step: Callable[..., Any] = dataclasses.field(repr=False)
     _args: tuple[Any, ...] = dataclasses.field(repr=False)
-    _masked: tuple[int, ...] = dataclasses.field(
-        repr=False
-    )  # positions of the records and of the mask
+    # positions of the records and of the mask
+    _masked: tuple[int, ...] = dataclasses.field(repr=False)
     _options: Mapping[str, Any] = dataclasses.field(repr=False)  # of `certify`
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _out_shape: Any = dataclasses.field(repr=False)

@@ -181,9 +181,8 @@ class Private:
     moves: float | None = fact(None)
     low: float | None = fact(None)  # No element that is a number lies below
     high: float | None = fact(None)  # Nor above
-    most: int | None = fact(
-        None
-    )  # Of Booleans: upper bound on the number of True elements for each record
+    # Of Booleans: upper bound on the number of True elements for each record
+    most: int | None = fact(None)
 
     # 3. NaN and infinity.
     finite: bool = fact(False, join=operator.and_)  # No element is NaN or infinite
@@ -192,9 +191,8 @@ class Private:
     # whole record ("all", content). Where it is True for a whole record, that value is finite there
     # ("of", content).
     finite_where: frozenset[tuple[str, int]] = fact(frozenset())
-    number_if: tuple[int, int] = fact(
-        (-1, -1)
-    )  # Spot and content of a value; where that is finite, this is
+    # Spot and content of a value; where that is finite, this is
+    number_if: tuple[int, int] = fact((-1, -1))
     # For a Boolean: True exactly where the value of that spot is "nan", "inf" or "-inf"; ("never",
     # -1): nowhere
     tells: tuple[str, int] = fact(("", -1))

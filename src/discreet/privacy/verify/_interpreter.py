@@ -63,9 +63,8 @@ class Checker:
         self.keys = KeyRing()
         self.items: list[Any] = []  # releases and draws in the innermost loop or branch, in order
         self.notes: list[str] = []  # reasons why a sensitivity is larger than it could be
-        self.unrounded: list[
-            str
-        ] = []  # the lines that release sums whose rounding is not accounted for
+        # the lines that release sums whose rounding is not accounted for
+        self.unrounded: list[str] = []
         # The mechanisms used, and the assumed upper limit of open noise multipliers.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier, self.beyond = math.inf, False  # whether a known one exceeds its limit

@@ -371,9 +371,8 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     """The rule of (1 + x)(1 - x), part of the derivative of tanh since JAX 0.12."""
     limits = limits_of(operands)
-    if (
-        limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u"
-    ):  # 1 - x wraps around
+    # 1 - x wraps around
+    if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":
         return {}
     return {"linf": max(1.0, limits[0] ** 2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 

@@ -276,9 +276,8 @@ def _of_cells(
     origin = checker.origin(equation, operands)
     counts = rows.but(terms=terms, linf=None, low=low, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
-    return dataclasses.replace(
-        total, rounding=(math.inf, 0.0)
-    )  # exact; further counts may be large
+    # exact; further counts may be large
+    return dataclasses.replace(total, rounding=(math.inf, 0.0))
 
 
 @rule(DRAW, table=KEY_RULES)

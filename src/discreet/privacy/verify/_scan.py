@@ -76,9 +76,8 @@ class _Scan:
     carry: list[Value] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
     atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
-    sizes: dict[int, Turns | None] = dataclasses.field(
-        default_factory=dict
-    )  # Of atoms, in each iteration
+    # Of atoms, in each iteration
+    sizes: dict[int, Turns | None] = dataclasses.field(default_factory=dict)
     placed: bool = False
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:

@@ -326,9 +326,8 @@ class ColumnEstimate:
         (low, high) = self.column.limits
         present = self.counts * self.present
         b = self.present
-        if present.sum() <= z * math.sqrt(
-            self.covariance(b, b)
-        ):  # no more values than the noise hides
+        # no more values than the noise hides
+        if present.sum() <= z * math.sqrt(self.covariance(b, b)):
             present = self.counts * b if (self.counts * b).sum() > 0 else b
         found: dict[str, Any] = {"quantiles": {}}
         each = {share: self.quantile(share, present, z) for share in quantiles}

@@ -1157,9 +1157,8 @@ class _Measured:
                 if cells == 1:
                     found = np.asarray([value.sum(dtype=np.int64)])
                 else:
-                    found = np.bincount(level, value, cells).astype(
-                        np.int64
-                    )  # floats, exact up to 2^53
+                    # floats, exact up to 2^53
+                    found = np.bincount(level, value, cells).astype(np.int64)
                 self._sums[first : first + cells] += weight * found
                 first += cells
 

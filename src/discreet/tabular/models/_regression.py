@@ -35,9 +35,8 @@ class Family:
 
     weight_scale: float  # Prior standard deviation of a weight
     intercept_scale: float  # Prior standard deviation of the intercept
-    target: Callable[
-        ..., Any
-    ]  # The distribution of the targets given the predictor, and what `beside` names of each record
+    # The distribution of the targets given the predictor, and what `beside` names of each record
+    target: Callable[..., Any]
     num_classes: int | None = None  # Numbers per predictor; None for one, without an axis for it
     name: str = ""
     coefficient: str = ""  # What a coefficient means
@@ -48,9 +47,8 @@ class Family:
     # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
     units: str = ""
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
-    start: tuple[
-        tuple[str, float], ...
-    ] = ()  # Where the fit of other latents starts, if not at the prior's mean
+    # Where the fit of other latents starts, if not at the prior's mean
+    start: tuple[tuple[str, float], ...] = ()
     # Records over the noise multiplier, below which intervals were found false
     least_seen: float = 0.0
     closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"

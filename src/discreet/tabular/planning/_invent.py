@@ -48,9 +48,8 @@ class Template:
 
     # (rng, rows) to the arguments, arrays with `rows` along the leading axis
     draw: Callable[[np.random.Generator, int], list[np.ndarray]]
-    limits: tuple[
-        Limits, ...
-    ]  # For each argument, the bounds that few invented numbers may exceed; None: no bounds
+    # For each argument, the bounds that few invented numbers may exceed; None: no bounds
+    limits: tuple[Limits, ...]
     discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
     # The argument that says which rows a person has, where a record is a person with several
     mask: int | None = None

@@ -70,9 +70,8 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
             return None
         placed = index.positional
         drops = equation.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
-        if (
-            drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4
-        ):  # narrower integers may not hold the end
+        # narrower integers may not hold the end
+        if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:
             # `where(mask, y, len(bins))` sends absent records beyond the end, where they add
             # nothing.
             end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)
