@@ -748,14 +748,14 @@ _Value = TypeVar("_Value")
 
 
 class Memo(dict[_Key, _Value]):
-    """A cache of at most `most` entries, which is cleared when it is full."""
+    """A cache of at most `most` entries, whose oldest one goes when it is full."""
 
     most = 128
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
-        if len(self) >= self.most:
-            self.clear()
         super().__setitem__(key, value)
+        for oldest in [*self][: -self.most]:  # a copy, since other threads may write
+            self.pop(oldest, None)
 
 
 run_once = partial(jax.jit, compiler_options=_QUICKLY)
