@@ -1,9 +1,15 @@
-"""Every method on one small table, for tests of what all methods do alike."""
+"""Every method on one small table, for tests of what all methods do alike, and for the table of `tools/stats.py`.
+
+`@method` enters one: the public function or method that makes the release, and the options and
+results that it needs not have, whose reasons are in docs/other-methods.md. `SUM` are those of a
+method that is one query.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +27,43 @@ from discreet.tabular.tables import schema_from_bounds
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 N = 1_000
 X = np.linspace(0, 1, N, dtype=np.float32)
+
+
+SUM = frozenset({"max_rows", "checkpoint", "mesh", "progress_bar", "require_proof", "to_arviz"})
+
+Method = Callable[..., Any]
+
+
+class Entry(NamedTuple):
+    """What is known of a method."""
+
+    act: Callable[..., Any]
+    lacks: frozenset[str]
+
+    @property
+    def result(self) -> type:
+        """The class of what the act returns."""
+        function = inspect.unwrap(self.act)
+        named = function.__annotations__["return"]
+        return function.__globals__[named] if isinstance(named, str) else named
+
+    @property
+    def asks_for_a_seed(self) -> bool:
+        """Whether it refuses a key from a seed without `non_private_seed=True`."""
+        return "non_private_seed" in inspect.signature(self.act).parameters
+
+
+METHODS: dict[Method, Entry] = {}
+
+
+def method(act: Callable[..., Any], lacks: Iterable[str] = ()) -> Callable[[Method], Method]:
+    """Enter a method by its act, and what it lacks of `tools/stats.py`'s OPTIONS and RESULTS."""
+
+    def enter(call: Method) -> Method:
+        METHODS[call] = Entry(act, frozenset(lacks))
+        return call
+
+    return enter
 
 
 def model(x: Any, **anything: Any) -> None:
@@ -50,6 +93,7 @@ def score_plan(relation: dp.Relation = ADD) -> ScorePlan:
     return ScorePlan.calibrate(epsilon=0.5, delta=1e-7, relation=relation)
 
 
+@method(dp.DPSVI.run)
 def by_steps(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.Adam(0.01), plan=plan(relation))
     return dpsvi.run(key, x, progress_bar=False, **options)
@@ -60,10 +104,12 @@ def chain(relation: dp.Relation = ADD) -> dp.DPSGLD:
     return dp.DPSGLD(model, plan=plan(relation), step_size=(1e-4, 10.0, 0.55))
 
 
+@method(dp.DPSGLD.run)
 def by_langevin(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     return chain(relation).run(key, x, progress_bar=False, **options)
 
 
+@method(dp.OnePosteriorSample.run, {"checkpoint", "mesh", "require_proof"})
 def one_sample(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms: dict[str, Any] = {
         "epsilon": 1.0,
@@ -75,22 +121,26 @@ def one_sample(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any
     return ops.run(key, x, progress_bar=False, **options)
 
 
+@method(fit_moments, SUM - {"to_arviz"})
 def by_moments(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     return fit_moments(
         key, x[:, None], 0.5 * x, calibrated(MomentsPlan, relation, num_features=1), **options
     )
 
 
+@method(fit_newton, {"max_rows", "mesh", "require_proof"})
 def by_newton(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(NewtonPlan, relation, family="binary", num_features=1)
     return fit_newton(key, x[:, None], x > 0.5, terms, **options)
 
 
+@method(dp.DPNewton.run, {"mesh", "require_proof"})
 def of_a_model(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(dp.newton.ModelPlan, relation)
     return dp.DPNewton(model, plan=terms).run(key, x, progress_bar=False, **options)
 
 
+@method(dp.marginals.private_marginals, (SUM | {"person"}) - {"progress_bar"})
 def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
     terms = {"epsilon": 1.0, "delta": 1e-6, "relation": relation, "tables": tables, "choices": 1}
@@ -99,6 +149,7 @@ def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -
     )
 
 
+@method(dp.private_schema.private_schema, SUM | {"person"})
 def bought(
     key: Any, x: Any = X, relation: dp.Relation = ADD, person: str | None = None, **options: Any
 ) -> Any:
@@ -108,6 +159,7 @@ def bought(
     return dp.private_schema.private_schema(key, {"x": x, "id": np.arange(len(x))}, plan, **options)
 
 
+@method(dp.scores.private_metrics, SUM)
 def scored(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     if "person" in options:
         options["groups"] = np.arange(len(x))
@@ -121,6 +173,7 @@ def comparison_plan(relation: dp.Relation) -> ComparisonPlan:
     return ComparisonPlan.calibrate(epsilon=0.5, delta=1e-7, num_fits=2, relation=relation)
 
 
+@method(dp.compare, SUM)
 def ranked(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     if "person" in options:
         options["groups"] = np.arange(len(x))
@@ -129,6 +182,7 @@ def ranked(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) ->
     return dp.compare(fits, x, plan=terms, rng_key=key, **options)
 
 
+@method(dp.standardise.private_standardisation, SUM)
 def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(dp.standardise.Standardisation, relation, num_columns=1, epsilon=0.2)
     return dp.standardise.private_standardisation(
@@ -136,6 +190,7 @@ def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: A
     )
 
 
+@method(dp.scores.select, SUM - {"max_rows"})
 def selected(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     of_runs = {
         name: value for name, value in options.items() if name in ("person", "non_private_seed")
@@ -146,25 +201,6 @@ def selected(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) 
 
     terms = SelectionPlan(costs=(score_plan(relation),), delta=1e-6, mean_runs=1.5)
     return dp.scores.select(key, [candidate], terms, **options)
-
-
-Method = Callable[..., Any]
-METHODS: tuple[Method, ...] = (
-    by_steps,
-    by_langevin,
-    one_sample,
-    by_moments,
-    by_newton,
-    of_a_model,
-    counted,
-    bought,
-    scored,
-    ranked,
-    selected,
-    standardised,
-)
-ASK_FOR_A_SEED = bought, counted, ranked, scored, selected, standardised
-"""Methods that refuse a key from a seed without `non_private_seed=True`."""
 
 
 def same(one: Any, other: Any) -> bool:

@@ -7,12 +7,13 @@ it passes the tests of all methods in test_act.py, so a copy starts complete.
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from tests import test_act
-from tests.test_act import ADD, REPLACE, ledger as ledger
+from tests.methods import ADD, METHODS, REPLACE, SUM, Entry
+from tests.test_act import ledger as ledger
 
 import discreet as dp
 from discreet._jax import one_release
@@ -20,9 +21,9 @@ from discreet._validate import RefusedError, refuse
 from discreet.privacy.accounting import neighbours
 from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import count_cells
-from discreet.privacy.query import Gaussian, GaussianPlan, Query
+from discreet.privacy.query import Gaussian, GaussianPlan, Query, Wording
 from discreet.privacy.released import Released
-from discreet.privacy.report import RECORD, Statement, Unit
+from discreet.privacy.report import Statement, Unit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,48 +33,24 @@ class HistogramPlan(GaussianPlan):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.edges) < 2 or not np.all(np.diff(self.edges) > 0):
-            refuse(
-                "edges",
-                self.edges,
-                "at least two increasing numbers",
-                "They are public: do not compute them.",
-            )
         super().__post_init__()
-
-    @classmethod
-    def calibrate(
-        cls, edges: tuple[float, ...], *, epsilon: float, delta: float, relation: dp.Relation = ADD
-    ) -> Self:
-        """Find the least noise for an epsilon."""
-        return cls._calibrated(epsilon, delta, edges=edges, relation=relation)
-
-    @property
-    def bins(self) -> int:
-        """Number of bins."""
-        return len(self.edges) - 1
+        if len(self.edges) < 2 or not np.all(np.diff(self.edges) > 0):
+            hint = "They are public: do not compute them."
+            refuse("edges", self.edges, "at least two increasing numbers", hint)
 
     @property
     def noise(self) -> Gaussian:
         """The noise on each count. A replaced record moves counts by sqrt(2), and other sums by `distance`, which is 2."""
         near = neighbours(self.relation)
-        return Gaussian(
-            self.noise_multiplier * near.of_cells / near.distance, self.noise_multiplier
-        )
+        stddev = self.noise_multiplier * near.of_cells / near.distance
+        return Gaussian(stddev, self.noise_multiplier)
 
-    @property
-    def stddev(self) -> float:
-        """The standard deviation of the noise that is drawn: for intervals."""
-        return self.noise.drawn(self.bins)
-
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """State what is spent before it is spent."""
-        return self._stated(
-            reproducible,
-            unit,
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement says."""
+        return Wording(
             method="histogram",
-            mechanism=f"The {unit.noun}s in each bin were counted, with Gaussian noise of {self.stddev:.4g}.",
-            plan={"bins": self.bins, "noise_multiplier": self.noise_multiplier},
+            mechanism=f"The {unit.noun}s in each bin were counted, with Gaussian noise of {self.noise.stddev:.4g}.",
+            plan={"bins": len(self.edges) - 1, "noise_multiplier": self.noise_multiplier},
             released=["The noisy counts, and what is computed from them"],
             public=["The edges of the bins and the noise"],
         )
@@ -115,16 +92,15 @@ def private_histogram(
         )
     act = Act.on(plan, key, ledger=ledger, unit=Unit(person))
     levels = np.digitize(x, plan.edges[1:-1]).astype(np.int32)[:, None]
-    query = Query(Counts(plan.bins), plan.noise, plan.relation, records=(1, 2))
+    query = Query(Counts(len(plan.edges) - 1), plan.noise, plan.relation, records=(1, 2))
     return Histogram(
         query.answer(act, levels, np.ones(len(x), bool), named=False), plan, act.statement
     )
 
 
 def terms(bins: int = 3, relation: dp.Relation = ADD) -> HistogramPlan:
-    return HistogramPlan.calibrate(
-        tuple(range(bins + 1)), epsilon=1.0, delta=1e-6, relation=relation
-    )
+    edges = tuple(range(bins + 1))
+    return HistogramPlan.calibrate(epsilon=1.0, delta=1e-6, edges=edges, relation=relation)
 
 
 def binned(key: Any, x: Any = test_act.X, relation: dp.Relation = ADD, **options: Any) -> Histogram:
@@ -153,11 +129,14 @@ X = np.repeat([0.5, 1.5, 2.5], [100, 200, 300])
         (test_act.test_a_key_that_is_none_is_refused, {"key": test_act.X}),
         (test_act.test_the_number_of_records_is_the_plans_or_secret, {}),
         (test_act.test_under_a_trace_is_refused, {}),
+        (test_act.test_a_sum_is_the_same_to_the_bit_in_any_order, {}),
     ],
 )
 def test_what_holds_of_every_method(
     check: Any, given: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setitem(METHODS, binned, Entry(private_histogram, SUM))
     given = {"method": binned, **given}
     check(
         **{
@@ -169,7 +148,7 @@ def test_what_holds_of_every_method(
 
 def test_it_counts_is_saved_and_shown(tmp_path: Path, ledger: dp.Ledger) -> None:
     found = private_histogram(dp.random.key(), X, terms(), ledger=ledger)
-    assert np.abs(found.counts - [100, 200, 300]).max() < 6 * found.plan.stddev
+    assert np.abs(found.counts - [100, 200, 300]).max() < 6 * found.plan.noise.stddev
     assert found.statement.epsilon == pytest.approx(1.0, abs=0.01)
     again = Histogram.load(found.save(tmp_path / "histogram"))
     assert again.statement == found.statement
@@ -188,7 +167,7 @@ def test_wrong_records_are_refused_before_they_are_paid_for(
     with pytest.raises(ValueError, match="one column of numbers"):
         private_histogram(dp.random.key(), x, terms())
     with pytest.raises(ValueError, match="increasing"):
-        HistogramPlan.calibrate((0, 1, 1), epsilon=1.0, delta=1e-6)
+        HistogramPlan.calibrate(epsilon=1.0, delta=1e-6, edges=(0, 1, 1))
 
 
 @pytest.mark.parametrize(("record", "other", "moved"), [([], [0], 1), ([0], [1], 2**0.5)])

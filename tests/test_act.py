@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,20 +20,23 @@ from numpyro.infer.autoguide import AutoDelta
 from numpyro.optim import Adam
 from tests.methods import (
     ADD,
-    ASK_FOR_A_SEED,
     METHODS,
     REPLACE,
     Method,
     N,
     X,
     by_langevin,
+    by_moments,
+    by_newton,
     by_steps,
     calibrated,
     counted,
     model,
+    of_a_model,
     one_sample,
     plan,
     ranked,
+    same,
     score_plan,
     scored,
     selected,
@@ -248,6 +252,16 @@ def test_a_state_that_forgets_what_it_is_told_is_refused(monkeypatch: pytest.Mon
     assert Act.on(SCORE, dp.random.key(), unit=RECORD).statement.is_private
 
 
+def test_a_state_that_says_less_than_is_spent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event and relation are the plan's, and the plan's slack is not in it."""
+    without = SCORE.state(reproducible=False)
+    monkeypatch.setattr(ScorePlan, "slack", SCORE.delta / 10)
+    assert Act.on(SCORE, dp.random.key()).statement.epsilon > without.epsilon
+    monkeypatch.setattr(ScorePlan, "state", lambda self, **told: without)
+    with pytest.raises(ValueError, match="its event and slack cost more"):
+        Act.on(SCORE, dp.random.key())
+
+
 def test_what_continues_is_the_run_that_took_the_key() -> None:
     """Two fits died with one key in their checkpoints, before either had claimed it: the second one to go on is refused."""
     key = dp.random.key()
@@ -359,7 +373,7 @@ def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(
     method: Method, ledger: dp.Ledger
 ) -> None:
     allowed: dict[str, Any] = {}
-    if method in ASK_FOR_A_SEED:
+    if METHODS[method].asks_for_a_seed:
         with pytest.raises(ValueError, match="made from a seed"):
             method(dp.random.key(3))
         allowed["non_private_seed"] = True
@@ -450,7 +464,7 @@ def test_the_number_of_records_is_the_plans_or_secret(
 @pytest.mark.parametrize("method", METHODS)
 def test_under_a_trace_is_refused(method: Method) -> None:
     """The key is no tracer here, so nothing but the trace itself shows that the records are."""
-    allowed = {"non_private_seed": True} if method in ASK_FOR_A_SEED else {}
+    allowed = {"non_private_seed": True} if METHODS[method].asks_for_a_seed else {}
     with pytest.raises(TypeError, match=r"[Cc]all it (outside|without jit)"):
         jax.jit(lambda x: method(dp.random.key(0), x=x, **allowed).statement.epsilon)(X)
 
@@ -468,14 +482,13 @@ def test_every_method_has_every_option_that_it_needs(repository: Path) -> None:
     asked = stats(repository)
     holes = {name: words for name, words in asked.holes().items() if words}
     assert not holes, (
-        "add them, or enter the method in NEEDLESS (tools/stats.py), with the reason in other-methods.md"
+        "add them, or say in tests/methods.py that the method lacks them, with the reason in other-methods.md"
     )
-    for word, names in asked.NEEDLESS.items():
-        assert all(word in asked.lacking()[name] for name in names), (
-            f"some of {names} have {word} by now"
-        )
+    lacking = asked.lacking()
     page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")
-    assert all(f"`{word}" in page for word in asked.NEEDLESS)
+    for name, entry in asked.methods().items():
+        assert entry.lacks <= set(lacking[name]), f"{name} has some of {entry.lacks} by now"
+        assert all(f"`{word}" in page for word in entry.lacks)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -485,8 +498,8 @@ def test_an_option_that_a_method_lacks_is_refused(
     """Models that take any keyword took `require_proof=` and `checkpoint=` for arguments of their own, without a word."""
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     asked = stats(repository)
-    name = list(asked.methods())[METHODS.index(method)]
-    options = [word for word in asked.lacking()[name] if word in asked.OPTIONS]
+    lacking = asked.lacking()[METHODS[method].act.__qualname__]
+    options = [word for word in lacking if word in asked.OPTIONS]
     options += ["keep_gradients"] * (method is not by_steps)
     for option in options:
         if method not in (ranked, scored) or option != "max_rows":  # an option of their plan
@@ -515,12 +528,49 @@ def test_an_option_of_run_is_no_argument_of_the_model(option: str) -> None:
 
 def test_every_method_is_entered(repository: Path) -> None:
     """What is tested of all methods was not tested of one that nobody entered."""
-    entered = stats(repository).methods()
-    own = [
-        path.stem
-        for path in (repository / "src").rglob("*.py")
-        if "\n@one_release\n" in path.read_text(encoding="utf-8").replace("    @", "@")
-    ]
-    assert len(METHODS) == len(entered) == len(own) + 2, (
-        f"{sorted(own)}, DPSVI and DPSGLD: enter each in METHODS (tests/methods.py) and methods() (tools/stats.py)"
+    texts = [path.read_text(encoding="utf-8") for path in (repository / "src").rglob("*.py")]
+    own = [name for text in texts for name in re.findall(r"@one_release\n *def (\w+)", text)]
+    entered = [entry.act.__name__ for entry in METHODS.values()]
+    assert sorted(entered) == sorted([*own, "run", "run"]), (
+        "enter each method in tests/methods.py; DPSVI and DPSGLD are the two besides"
     )
+
+
+OF_SEVERAL_RELEASES = (
+    by_steps,
+    by_langevin,
+    one_sample,
+    by_moments,
+    by_newton,
+    of_a_model,
+    counted,
+    selected,
+)
+
+
+@pytest.mark.parametrize("method", [x for x in METHODS if x not in OF_SEVERAL_RELEASES])
+def test_a_sum_is_the_same_to_the_bit_in_any_order(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A float sum has last bits that depend on the records' order; a proof takes sums to be exact, and says so."""
+    asked: list[Any] = []
+    answer = query.Query.answer
+
+    def noted(self: Any, act: Act, *arguments: Any, named: bool = True) -> Any:
+        asked.append((self, arguments))
+        return answer(self, act, *arguments, named=named)
+
+    monkeypatch.setattr(query.Query, "answer", noted)
+    rng = np.random.default_rng(0)
+    method(dp.random.key(), x=np.float32(10.0 ** -rng.uniform(0, 12, N)))
+    assert asked, "a method of several releases: enter it above, and test its sums where it lies"
+    for found, arguments in asked:
+        *_, mask = (arguments[place - 1] for place in found.records)
+        with jax.enable_x64(True):
+            total = jax.device_get(found.total(*arguments))
+            for _ in range(10):  # a sum of floats is the same in a quarter of them
+                order = rng.permutation(len(mask))
+                other = list(arguments)
+                for place in found.records:
+                    other[place - 1] = np.asarray(arguments[place - 1])[order]
+                assert same(total, jax.device_get(found.total(*other)))

@@ -117,41 +117,16 @@ def source_counts() -> dict[str, int | str]:
     }
 
 
-def methods() -> dict[str, tuple[Callable[..., Any], type]]:
-    """What is called to make a private release, and the class of what it returns, by name."""
-    from discreet import inference, marginals, moments, newton, private_schema, scores, standardise
-
-    return {
-        "DPSVI": (inference.DPSVI.run, inference.DPSVIResult),
-        "DPSGLD": (inference.DPSGLD.run, inference.DPSGLDResult),
-        "one posterior sample": (inference.OnePosteriorSample.run, inference.OPSResult),
-        "moments": (moments.fit_moments, moments.MomentsResult),
-        "Newton": (newton.fit_newton, newton.NewtonResult),
-        "Newton of models": (newton.DPNewton.run, newton.DPNewtonResult),
-        "counts": (marginals.private_marginals, marginals.Marginals),
-        "private schemas": (private_schema.private_schema, private_schema.PrivateSchema),
-        "scores": (scores.private_metrics, scores.PrivateMetrics),
-        "comparison": (scores.compare, scores.Comparison),
-        "selection": (scores.select, scores.Selection),
-        "standardisation": (standardise.private_standardisation, standardise.Scaling),
-    }
-
-
 OPTIONS = "ledger", "person", "max_rows", "checkpoint", "mesh", "progress_bar", "require_proof"
 RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
-_SUMS = "private schemas", "scores", "comparison", "standardisation"
-_QUERIES = "moments", "counts", *_SUMS
-_NEWTON = "Newton", "Newton of models"
-NEEDLESS: dict[str, tuple[str, ...]] = {
-    "person": ("counts", "private schemas"),
-    "max_rows": (*_QUERIES, "Newton"),
-    "checkpoint": (*_QUERIES, "one posterior sample", "selection"),
-    "mesh": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "progress_bar": (*_SUMS, "moments", "selection"),
-    "require_proof": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "to_arviz": (*_SUMS, "counts", "selection"),
-}
-"""Methods that need no such option or result: docs/other-methods.md has the reasons. `_SUMS` are methods of one query there."""
+
+
+def methods() -> dict[str, Any]:
+    """The entries of tests/methods.py by the names of their acts."""
+    sys.path.insert(0, str(REPOSITORY))
+    from tests.methods import METHODS
+
+    return {entry.act.__qualname__: entry for entry in METHODS.values()}
 
 
 def lacking() -> dict[str, list[str]]:
@@ -161,16 +136,17 @@ def lacking() -> dict[str, list[str]]:
         return hasattr(result, name) or name in getattr(result, "__dataclass_fields__", {})
 
     return {
-        name: [option for option in OPTIONS if option not in inspect.signature(act).parameters]
-        + [wanted for wanted in RESULTS if not has(result, wanted)]
-        for name, (act, result) in methods().items()
+        name: [x for x in OPTIONS if x not in inspect.signature(entry.act).parameters]
+        + [x for x in RESULTS if not has(entry.result, x)]
+        for name, entry in methods().items()
     }
 
 
 def holes() -> dict[str, list[str]]:
     """What each method lacks and needs."""
+    entered = methods()
     return {
-        name: [word for word in words if name not in NEEDLESS.get(word, ())]
+        name: [word for word in words if word not in entered[name].lacks]
         for name, words in lacking().items()
     }
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.methods import METHODS
+from tests.test_house import STOREYS, rooms_of
 
 import discreet as dp
 
@@ -128,8 +130,17 @@ def test_every_name_in_the_reference_exists(repository: Path) -> None:
         name for page in pages for name in DOCUMENTED.findall(page.read_text(encoding="utf-8"))
     ]
     assert len(named) > 150
-    for name in named:
-        pkgutil.resolve_name(name)
+    found = {pkgutil.resolve_name(name) for name in named}
+    acts = {entry.act.__name__: entry.act for entry in METHODS.values()}
+    missing = {name for name, act in acts.items() if name != "run" and act not in found}
+    assert not missing, "document each private method in docs/reference/"
+
+
+@pytest.mark.parametrize("storey", STOREYS)
+def test_the_reference_lists_the_modules_of_each_storey(storey: str, repository: Path) -> None:
+    index = (repository / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(rf"^- `discreet\.{storey}`: (.*)$", index, re.MULTILINE)
+    assert listed == [", ".join(name for name in rooms_of(storey) if name != "cli")]
 
 
 def messages(repository: Path) -> str:

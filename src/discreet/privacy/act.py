@@ -22,7 +22,7 @@ from jaxtyping import PRNGKeyArray
 
 from discreet._dp_accounting import ComposedDpEvent, SelfComposedDpEvent
 from discreet.privacy import random
-from discreet.privacy.accounting import Planned
+from discreet.privacy.accounting import Planned, profile
 from discreet.privacy.report import Receipt, Statement
 from discreet.privacy.verify import Certificate, check_expected
 
@@ -120,6 +120,12 @@ class Act:
         ):
             raise ValueError(
                 "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
+            )
+        spent = profile(plan.event(), plan.relation, slack=plan.slack)
+        if not statement.epsilon >= spent.epsilon(statement.delta):
+            raise ValueError(
+                f"The plan's state says ε = {statement.epsilon:.6g} at δ = {statement.delta:g}, and its event and slack cost "
+                "more: make the statement from the plan's own."
             )
         return cls(plan, noise, statement, ledger=ledger)
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
@@ -55,7 +55,7 @@ from discreet.privacy.mechanisms import (
     exponential_mechanism,
     planned_gaussian,
 )
-from discreet.privacy.report import Statement, Unit, make_release_statement
+from discreet.privacy.report import RECORD, Statement, Unit, make_release_statement
 from discreet.privacy.verify import Certificate, Given, certify
 
 TURN = 128
@@ -136,13 +136,27 @@ class Choice(NamedTuple):
 _HINT = "It should be well below one over the number of records."
 
 
+class Wording(NamedTuple):
+    """What a plan says of its releases: fields of their `Statement`, beside those that are computed."""
+
+    method: str
+    mechanism: str
+    plan: Mapping[str, Any]
+    released: Sequence[str]
+    public: Sequence[str]
+    about: str = ""
+    not_covered: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    violations: Sequence[str] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianPlan:
     """What plans of queries with Gaussian noise have in common. Public.
 
-    Under REPLACE_ONE the event has neighbours whose sums are two bounds apart. Counts are sqrt(2)
-    apart, so their noise is `neighbours(relation).of_cells / neighbours(relation).distance` times
-    that of other sums.
+    A plan adds public numbers, from which its noise and its `wording` follow. Under REPLACE_ONE the
+    event has neighbours whose sums are two bounds apart. Counts are sqrt(2) apart, so their noise
+    is `neighbours(relation).of_cells / neighbours(relation).distance` times that of other sums.
 
     Attributes:
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases
@@ -158,6 +172,11 @@ class GaussianPlan:
     def __post_init__(self) -> None:
         probability("delta", self.delta, hint=_HINT)
         positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def calibrate(cls, *args: Any, **shape: Any) -> Self:
+        """Find the least noise for `epsilon` and `delta`; the others are the plan's fields. A plan may name its own."""
+        return cls._calibrated(*args, **shape)
 
     @classmethod
     def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
@@ -191,8 +210,15 @@ class GaussianPlan:
         spent = profile(self.event(), self.relation, slack=self.slack)
         return spent.epsilon(self.delta if delta is None else delta)
 
-    def _stated(self, reproducible: bool, unit: Unit, **words: Any) -> Statement:
-        """The statement of all releases, in these words: fields of it, as in `make_release_statement`."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement says, for a unit of privacy."""
+        raise NotImplementedError
+
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of all releases, before they are made, for a unit of privacy."""
+        return self._stated(reproducible, unit, self.wording(unit))
+
+    def _stated(self, reproducible: bool, unit: Unit, wording: Wording) -> Statement:
         return make_release_statement(
             self.event(),
             self.relation,
@@ -201,7 +227,7 @@ class GaussianPlan:
             slack=self.slack,
             num_releases=self.num_releases,
             reproducible=reproducible,
-            **words,
+            **wording._asdict(),
         )
 
 

@@ -71,7 +71,7 @@ from discreet.privacy.accounting import Relation, neighbours, upper
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import GAUSSIAN, count_cells
-from discreet.privacy.query import LAST, Gaussian, GaussianPlan, Query, padded
+from discreet.privacy.query import LAST, Gaussian, GaussianPlan, Query, Wording, padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import PrivacyError
@@ -308,8 +308,8 @@ class PrivateSchemaPlan(GaussianPlan):
             missing_values=self.missing_values,
         )
 
-    def state(self, *, reproducible: bool, unit: Unit) -> Statement:
-        """Make the statement of the release, for a unit of privacy."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of the release says, for a unit of privacy."""
         noun = unit.noun
         columns = counted(len(self.names), "column")
         what = " and ".join(
@@ -318,9 +318,7 @@ class PrivateSchemaPlan(GaussianPlan):
             if names
         )
         near = neighbours(self.relation)
-        return self._stated(
-            reproducible,
-            unit,
+        return Wording(
             method="private schema",
             mechanism=(
                 f"The line of numbers was divided at zero and at the powers of two. For each of {columns} the {noun}s in each of "

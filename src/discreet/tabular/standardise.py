@@ -18,9 +18,9 @@ from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import clip_records, sum_records
-from discreet.privacy.query import GRID_OF_PRODUCTS, Gaussian, PlanOfRecords, Query
+from discreet.privacy.query import GRID_OF_PRODUCTS, Gaussian, PlanOfRecords, Query, Wording
 from discreet.privacy.released import Released
-from discreet.privacy.report import RECORD, Statement, Unit, counted
+from discreet.privacy.report import Statement, Unit, counted
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
@@ -89,13 +89,11 @@ class Standardisation(PlanOfRecords):
         """Standard deviation of the noise on each of the 2 d sums."""
         return self.noise_multiplier * self.sensitivity
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of the release, for a unit of privacy."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of the release says, for a unit of privacy."""
         noun = unit.noun
         columns = counted(self.num_columns, "column")
-        return self._stated(
-            reproducible,
-            unit,
+        return Wording(
             method="standardisation",
             mechanism=(
                 f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "

@@ -10,8 +10,8 @@ from discreet._validate import integer
 from discreet.methods.newton import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
-from discreet.privacy.query import PlanOfRecords
-from discreet.privacy.report import RECORD, Statement, Unit, counted
+from discreet.privacy.query import PlanOfRecords, Wording
+from discreet.privacy.report import Unit, counted
 
 METHOD = "noisy moments"
 KINDS = "products", "products", "lengths", *["gradient"] * 6
@@ -108,8 +108,8 @@ class MomentsPlan(PlanOfRecords):
         """The event of the releases, under either relation."""
         return ComposedDpEvent([GAUSSIAN.event(stddev) for stddev in self.stddevs])
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of a fit by this plan, for a unit of privacy."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of a fit by this plan says, for a unit of privacy."""
         noun = unit.noun
         stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
@@ -117,9 +117,7 @@ class MomentsPlan(PlanOfRecords):
         gradients = len(KINDS) - PRODUCTS - 1
         weights = ", 3 sums of weights" * self.measures_weights
         weighted = self.weighted
-        return self._stated(
-            reproducible,
-            unit,
+        return Wording(
             method=METHOD,
             mechanism=(
                 f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "

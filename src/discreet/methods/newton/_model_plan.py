@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from discreet.methods.newton._model import MOST_CURVED
 from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
+from discreet.privacy.query import Wording
 from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 METHOD = "private Newton of a model"
@@ -115,7 +116,7 @@ class ModelPlan(SharedBudget):
             ]
         return tuple(found)
 
-    def state(
+    def state(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         *,
         reproducible: bool,
@@ -137,9 +138,7 @@ class ModelPlan(SharedBudget):
         derivatives = "their derivatives" if num_touched <= MOST_CURVED else "such products again"
         matrices = sum(1 + bool(stage.directions) + bool(stage.curvature) for stage in STAGES)
         numbers = NUM_GRADIENTS * num_touched + matrices * num_touched**2
-        return self._stated(
-            reproducible,
-            unit,
+        wording = Wording(
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another, in {len(STAGES)} stages: of products of the directions "
@@ -167,3 +166,4 @@ class ModelPlan(SharedBudget):
                 "released."
             ),
         )
+        return self._stated(reproducible, unit, wording)

@@ -11,8 +11,8 @@ from discreet._validate import choice, integer
 from discreet.methods.newton._counts import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
-from discreet.privacy.query import PlanOfRecords
-from discreet.privacy.report import RECORD, Statement, Unit, counted
+from discreet.privacy.query import PlanOfRecords, Wording
+from discreet.privacy.report import Unit, counted
 
 METHOD = "private Newton"
 BINARY = "binary"
@@ -217,8 +217,8 @@ class NewtonPlan(SharedBudget):
             )
         return tuple(found)
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of a fit by this plan, for a unit of privacy."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of a fit by this plan says, for a unit of privacy."""
         noun = unit.noun
         size = self.num_features + 1
         counts = self.family == COUNTS
@@ -240,9 +240,7 @@ class NewtonPlan(SharedBudget):
             + "of numbers of rows, " * sized
             + "of survey weights, " * weighted
         )
-        return self._stated(
-            reproducible,
-            unit,
+        return Wording(
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "

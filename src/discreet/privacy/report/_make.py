@@ -272,6 +272,8 @@ def make_release_statement(
     public: Sequence[str],
     not_covered: Sequence[str] = (),
     cautions: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    violations: Sequence[str] = (),
     about: str = "",
     accountant: str = "",
     sums: bool = True,
@@ -304,5 +306,7 @@ def make_release_statement(
         public=tuple(public),
         not_covered=(*not_covered, *_not_covered(unit, exact=exact or bool(slack))),
         reproducible=reproducible,
+        violations=tuple(violations),
         cautions=tuple(cautions),
+        notes=tuple(notes),
     )

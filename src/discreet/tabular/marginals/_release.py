@@ -75,7 +75,7 @@ from discreet.privacy.mechanisms import (
     sum_records,
     table_distances,
 )
-from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Query, padded
+from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Query, Wording, padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import Certificate
@@ -615,10 +615,10 @@ class MarginalsPlan(GaussianPlan):
             pair.certificate(key, *_shapes(longest**2, self._rows(rows), 2)),
         )
 
-    def state(self, *, reproducible: bool) -> Statement:
-        """Make the statement of one release by this plan."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of one release by this plan says, for its unit of privacy."""
         how = neighbours(self.relation).how
-        noun = self._unit.noun
+        noun = unit.noun
         most = self.max_rows
         kept = (
             ""
@@ -626,9 +626,8 @@ class MarginalsPlan(GaussianPlan):
             else f"Of each person at most {most} rows were used, chosen by a secret order. "
         )
         what = "counts and sums" if self.sums else "counts"
-        statement = self._stated(
-            reproducible,
-            self._unit,
+        named = ", ".join(self.schema.inferred)
+        return Wording(
             method=METHOD,
             mechanism=(
                 f"{kept}Each value was replaced by its level, a category or a slice of the public bounds, and the "
@@ -668,16 +667,20 @@ class MarginalsPlan(GaussianPlan):
                     else []
                 ),
             ],
+            notes=[
+                *([self.schema.weight_words()] if self.schema.weight is not None else []),
+                *([self.schema.bought.in_words()] if self.schema.bought is not None else []),
+            ],
+            violations=[
+                f"Bounds or categories of these columns were taken from the data: {named}. No ε holds."
+            ]
+            if named
+            else [],
         )
-        if self.schema.weight is not None:
-            statement = statement.with_notes(self.schema.weight_words())
-        if self.schema.bought is not None:
-            statement = statement.with_notes(self.schema.bought.in_words())
-        if not self.schema.inferred:
-            return statement
-        return statement.with_violations(
-            f"Bounds or categories of these columns were taken from the data: {', '.join(self.schema.inferred)}. No ε holds."
-        )
+
+    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
+        """Make the statement of one release by this plan, whose schema names the unit of privacy."""
+        return super().state(reproducible=reproducible, unit=unit or self._unit)
 
     @property
     def _unit(self) -> Unit:

@@ -29,7 +29,7 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import Gaussian, GaussianPlan, Query, padded
+from discreet.privacy.query import Gaussian, GaussianPlan, Query, Wording, padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import RECORD, Statement, Unit, headline
 from discreet.tabular.scores._metrics import EXCESS, Estimate
@@ -130,11 +130,9 @@ class ComparisonPlan(GaussianPlan):
         noise = Gaussian(self.noise * ONE, self.noise_multiplier)
         return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of one release by this plan, for a unit of privacy."""
-        return self._stated(
-            reproducible,
-            unit,
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of one release by this plan says, for a unit of privacy."""
+        return Wording(
             method="private comparison of fits",
             mechanism=(
                 f"The log densities of each held-out row under {self.num_fits} fits, less their mean, were added, and so were "
@@ -161,9 +159,10 @@ class ComparisonPlan(GaussianPlan):
                 "People who are also in the tables that were fitted: what the fits and the comparison cost adds up for them, and "
                 "the comparison prefers fits with too many latents.",
             ],
-        ).with_notes(
-            "Each row's log density is taken to depend on that row and the released fit alone. Two rows were evaluated again by "
-            "themselves, but this is not proved."
+            notes=[
+                "Each row's log density is taken to depend on that row and the released fit alone. Two rows were evaluated again "
+                "by themselves, but this is not proved."
+            ],
         )
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float
 from discreet._validate import integer, positive, real
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import clip_records, sum_records
-from discreet.privacy.query import Gaussian, GaussianPlan, Query
-from discreet.privacy.report import RECORD, Statement, Unit
+from discreet.privacy.query import Gaussian, GaussianPlan, Query, Wording
+from discreet.privacy.report import Unit
 
 ONE = 2**20
 """The integer that represents a bound in the sums."""
@@ -139,8 +139,8 @@ class ScorePlan(GaussianPlan):
         noise = Gaussian(self.noise * ONE, self.noise_multiplier)
         return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of one release by this plan, for a unit of privacy."""
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of one release by this plan says, for a unit of privacy."""
         if self.classes:
             rows = (
                 f"The rows in each of {self.bins} bins of predicted probability were counted by class, and their losses added, "
@@ -152,9 +152,7 @@ class ScorePlan(GaussianPlan):
                 f"Targets and predictions were moved into [{low:g}, {high:g}]. Errors, their squares, targets and their squares "
                 f"were added, errors of at most {self.largest_error:g}"
             )
-        return self._stated(
-            reproducible,
-            unit,
+        return Wording(
             method="private scores",
             mechanism=(
                 f"{rows}. In units of these bounds, one {unit.noun}'s sums have a Euclidean norm of at most "
@@ -184,9 +182,10 @@ class ScorePlan(GaussianPlan):
                 "People who are also in the table that was fitted: what fit and scores cost adds up for them, and the scores are "
                 "too good.",
             ],
-        ).with_notes(
-            "Each row's prediction is taken to depend on that row and the released fit alone. Two rows were predicted again by "
-            "themselves, but this is not proved."
+            notes=[
+                "Each row's prediction is taken to depend on that row and the released fit alone. Two rows were predicted again "
+                "by themselves, but this is not proved."
+            ],
         )
 
     @property
