@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from tests.methods import METHODS, Method, X, same
 import discreet as dp
 from discreet.privacy.released import Released
 from discreet.storage import write_archive
+from discreet.tabular.formulas import _regress
+from discreet.tabular.marginals import _describe
+from discreet.tabular.synthetic import _twins
+from discreet.tabular.tables import schema_from_bounds
 
 pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 
@@ -121,3 +126,57 @@ def test_draws_are_as_many_as_are_asked_for_and_go_to_arviz_with_the_statement(
         data = result.to_arviz() if released else result.to_arviz(key, 50)
         assert set(data["posterior"].data_vars) == set(drawn)
         assert json.loads(data.attrs["statement"]) == result.statement.to_dict()
+
+
+PAID = {"epsilon": 1.0, "delta": 1e-6}
+INTERRUPTED: dict[str, tuple[Any, str, Callable[[dp.Ledger], Any]]] = {
+    "describe": (
+        _describe.Description,
+        "of",
+        lambda ledger: dp.describe({"x": X}, schema_from_bounds("x=0:1"), **PAID, ledger=ledger),
+    ),
+    "twins": (
+        _twins,
+        "synthesize",
+        lambda ledger: dp.twins({"x": X}, schema_from_bounds("x=0:1"), **PAID, ledger=ledger),
+    ),
+    "estimators": (
+        dp.estimators.LogisticRegression,
+        "_learn",
+        lambda ledger: dp.estimators.LogisticRegression(bounds=(0, 1), **PAID).fit(
+            X[:, None], X > 0.5, ledger=ledger
+        ),
+    ),
+    "regress": (
+        _regress,
+        "_named",
+        lambda ledger: dp.regress(
+            "y ~ x",
+            {"x": X, "y": np.where(X > 0.5, "yes", "no")},
+            schema_from_bounds("x=0:1,y=no|yes"),
+            family="bernoulli",
+            **PAID,
+            ledger=ledger,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("act", INTERRUPTED)
+def test_ctrl_c_behind_a_release_loses_nothing(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed from a release may take long; its budget is spent."""
+
+    def interrupted(*anything: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    owner, name, call = INTERRUPTED[act]
+    monkeypatch.setattr(owner, name, interrupted)
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        call(ledger)
+    released = caught.value.__dict__["partial_result"]
+    assert released.statement.receipt.hash == ledger.entries[-1]["hash"]
+    assert type(released).load(released.save(tmp_path / "paid")).statement == released.statement
+    assert "paid for, and not lost" in caught.value.__notes__[0]

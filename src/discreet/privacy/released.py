@@ -11,7 +11,8 @@ import dataclasses
 import html
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -22,7 +23,7 @@ from discreet._validate import finite_or_none
 from discreet.privacy.report import PARTS, Statement, statement_from_dict, use_words
 from discreet.storage import Kinds, read_archive, write_archive
 
-__all__ = ["KEPT_NOWHERE", "NOT_IN_DICT", "Released"]
+__all__ = ["KEPT_NOWHERE", "NOT_IN_DICT", "Released", "keeping"]
 
 KEPT_NOWHERE: Mapping[str, bool] = MappingProxyType({"file": False, "dict": False})
 NOT_IN_DICT: Mapping[str, bool] = MappingProxyType({"dict": False})
@@ -129,6 +130,19 @@ class Released:
     def _repr_html_(self) -> str:
         statement: Statement = getattr(self, "statement")  # noqa: B009, a field of the subclass
         return f"{statement._repr_html_()}<p>{html.escape(use_words(statement))}</p>"
+
+
+@contextmanager
+def keeping(released: Any) -> Iterator[None]:
+    """Compute from a release without losing it: an error, or Ctrl-C, has it as its `partial_result`."""
+    try:
+        yield
+    except BaseException as error:
+        error.__dict__.setdefault("partial_result", released)
+        error.add_note(
+            f"What was released is paid for, and not lost: this error's partial_result is the {released.what}."
+        )
+        raise
 
 
 def _is_sound(statement: Any) -> bool:

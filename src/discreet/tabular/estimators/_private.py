@@ -24,6 +24,7 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.released import keeping
 from discreet.storage import exclusive, kept_secret
 from discreet.tabular.estimators._rows import BoundScaling, no_values, rows_of_groups
 from discreet.tabular.models import Defaults, defaults_for
@@ -263,35 +264,38 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             words = np.frombuffer(kept_secret(kept / "draws.key"), "<u4")
             draw_key = random.key_from_words(words, reproducible=False)
         result = self._fit(fit_key, num_records, *table, **how)
-        posterior = result.posterior(draw_key, int(self.num_draws))
-        draws = {name: np.asarray(drawn) for name, drawn in posterior.items()}
-        notes = [
-            ERRORS_TELL,
-            EACH_FIT_SPENDS,
-            SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD,
-        ]
-        if self.num_records is not None:
-            notes.append("The number of records is a public figure that was given, not a count.")
-        if chosen is not None:
-            notes.append(
-                "Each group is one person: an identifier that is written in two ways is two persons."
+        with keeping(result):
+            posterior = result.posterior(draw_key, int(self.num_draws))
+            draws = {name: np.asarray(drawn) for name, drawn in posterior.items()}
+            notes = [
+                ERRORS_TELL,
+                EACH_FIT_SPENDS,
+                SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD,
+            ]
+            if self.num_records is not None:
+                notes.append(
+                    "The number of records is a public figure that was given, not a count."
+                )
+            if chosen is not None:
+                notes.append(
+                    "Each group is one person: an identifier that is written in two ways is two persons."
+                )
+            public = list(self._public())
+            if weights is not None:
+                public.append(
+                    f"Largest weight of a row, as which larger ones count: {self.max_weight:g}."
+                )
+            bounds = (
+                f"Bounds of the features, to which values outside were moved: {scaling.in_words()}."
             )
-        public = list(self._public())
-        if weights is not None:
-            public.append(
-                f"Largest weight of a row, as which larger ones count: {self.max_weight:g}."
-            )
-        bounds = (
-            f"Bounds of the features, to which values outside were moved: {scaling.in_words()}."
-        )
-        statement = result.statement.with_public(bounds, *public).with_notes(*notes)
-        statement = statement.with_violations(*self._violations())
-        self.result_ = dataclasses.replace(result, statement=statement)
-        self.statement_ = statement
-        self.epsilon_ = statement.epsilon if statement.is_private else math.inf
-        self.delta_ = statement.delta
-        self.scaling_ = scaling
-        self._learn(scaling, draws, getattr(result, "to_predict", draws))
+            statement = result.statement.with_public(bounds, *public).with_notes(*notes)
+            statement = statement.with_violations(*self._violations())
+            self.result_ = dataclasses.replace(result, statement=statement)
+            self.statement_ = statement
+            self.epsilon_ = statement.epsilon if statement.is_private else math.inf
+            self.delta_ = statement.delta
+            self.scaling_ = scaling
+            self._learn(scaling, draws, getattr(result, "to_predict", draws))
         return self
 
     @property

@@ -20,6 +20,7 @@ from discreet.methods.newton import DPNewton, ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.released import keeping
 from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import (
@@ -251,20 +252,21 @@ def _in_closed_form(
     result = fit_newton(
         key, rows.x, rows.y, plan, levels=design.levels, names=names, **rows.how, **paid_by
     )
-    draws = dict(result.posterior(draw_key, NUM_DRAWS))
-    predictive = dict(result.to_predict)
-    if design.family.name == "negbinomial":
-        # Its 90 % interval is what is known of it.
-        low, high = np.log(result.dispersion_range)
-        deviates = np.random.default_rng(np.asarray(jax.random.key_data(draw_key))).standard_normal(
-            NUM_DRAWS
-        )
-        draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
-        predictive["concentration"] = np.array([result.dispersion])
-    variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
-    prior = _of_normals(design, variances.reshape(-1, len(names) + 1))
-    prior["concentration"] = np.exp2(10 * _EVENLY - 4.25)  # the range of `dispersion_range`
-    return *_named(design, draws, predictive, prior), result
+    with keeping(result):
+        draws = dict(result.posterior(draw_key, NUM_DRAWS))
+        predictive = dict(result.to_predict)
+        if design.family.name == "negbinomial":
+            # Its 90 % interval is what is known of it.
+            low, high = np.log(result.dispersion_range)
+            deviates = np.random.default_rng(
+                np.asarray(jax.random.key_data(draw_key))
+            ).standard_normal(NUM_DRAWS)
+            draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
+            predictive["concentration"] = np.array([result.dispersion])
+        variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
+        prior = _of_normals(design, variances.reshape(-1, len(names) + 1))
+        prior["concentration"] = np.exp2(10 * _EVENLY - 4.25)  # the range of `dispersion_range`
+        return *_named(design, draws, predictive, prior), result
 
 
 def _by_moments(
@@ -277,10 +279,11 @@ def _by_moments(
         )
     paid_by.pop("progress_bar", None)
     result = fit_moments(key, rows.x, rows.y, plan, **rows.how, **paid_by)
-    draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
-    prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
-    prior["sigma"] = _EVENLY  # flat up to the bound
-    return *_named(design, draws, dict(result.to_predict), prior), result
+    with keeping(result):
+        draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
+        prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
+        prior["sigma"] = _EVENLY  # flat up to the bound
+        return *_named(design, draws, dict(result.to_predict), prior), result
 
 
 def _as_model(
@@ -295,27 +298,28 @@ def _as_model(
         raise RefusedError(
             f"The formula {design.formula.text!r} is too large for a fit with intervals: {error}"
         ) from None
-    draws = dict(result.draws)
-    found, predictive, learned = _named(design, draws, draws, prior_of(design))
-    # Of latents that are positive, that of their logarithm, as the verdict has it.
-    learned |= {
-        name: float(share)
-        for name, share in result.learned.items()
-        if name in found and np.ndim(share) == 0
-    }
-    for number, grouping in enumerate(design.groupings):
-        shares = result.learned[f"spread_{number}"]
+    with keeping(result):
+        draws = dict(result.draws)
+        found, predictive, learned = _named(design, draws, draws, prior_of(design))
+        # Of latents that are positive, that of their logarithm, as the verdict has it.
         learned |= {
-            name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
+            name: float(share)
+            for name, share in result.learned.items()
+            if name in found and np.ndim(share) == 0
         }
-    statement = result.statement
-    reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
-    return (
-        found,
-        predictive,
-        learned,
-        dataclasses.replace(result, statement=statement.with_use(statement.use, reason)),
-    )
+        for number, grouping in enumerate(design.groupings):
+            shares = result.learned[f"spread_{number}"]
+            learned |= {
+                name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
+            }
+        statement = result.statement
+        reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
+        return (
+            found,
+            predictive,
+            learned,
+            dataclasses.replace(result, statement=statement.with_use(statement.use, reason)),
+        )
 
 
 _SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")

@@ -19,6 +19,7 @@ from discreet._validate import LEVEL, probability
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation, upper
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.released import keeping
 from discreet.privacy.report import Statement
 from discreet.tabular.marginals._crossed import crossed, keys_of, name_of
 from discreet.tabular.marginals._estimates import LeastSquares, interval, persons_of
@@ -395,7 +396,8 @@ def describe(
         person_key=person_key,
         non_private_seed=non_private_seed,
     )
-    return Description.of(released, by=by, level=level, quantiles=quantiles)
+    with keeping(released):
+        return Description.of(released, by=by, level=level, quantiles=quantiles)
 
 
 def description_plan(

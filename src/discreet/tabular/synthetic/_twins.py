@@ -12,6 +12,7 @@ from discreet._validate import integer
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.released import keeping
 from discreet.privacy.report import Statement
 from discreet.tabular.marginals import (
     Marginals,
@@ -138,6 +139,7 @@ def twins(
             person_key=person_key,
             non_private_seed=non_private_seed,
         )
-    model, result = fit_twins(released, num_draws=num_draws)
-    tables = synthesize(key, result, model, num_twins=num_twins, num_records=num_records)
-    return Twins(tuple(tables), released, Fitted(result, model))
+    with keeping(released):
+        model, result = fit_twins(released, num_draws=num_draws)
+        tables = synthesize(key, result, model, num_twins=num_twins, num_records=num_records)
+        return Twins(tuple(tables), released, Fitted(result, model))
