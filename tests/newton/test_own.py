@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,11 +12,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from tests.methods import same
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
 from discreet.methods.inference import Latents, UseWarning, latents_of, take_apart
-from discreet.methods.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
+from discreet.methods.newton import ModelPlan, _model, _own, _sampling, _sums, fit_invented_model
 from discreet.methods.newton._algebra import Gradients, scale_of
 from discreet.methods.newton._lengths import Lengths
 from discreet.methods.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of
@@ -870,3 +872,29 @@ def test_a_hierarchys_scale_is_drawn_however_much_records_say(
     cumulative = np.cumsum(chances) / chances.sum()
     exact = logs[np.searchsorted(cumulative, [0.05, 0.5, 0.95])]
     np.testing.assert_allclose(np.quantile(vectors[:, 40], [0.05, 0.5, 0.95]), exact, atol=0.35)
+
+
+def test_a_table_in_files_is_read_for_each_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts were laid out once and kept, so a table larger than memory could not be fitted."""
+    monkeypatch.setattr(_sums, "_LITTLE", 0)
+    made: list[Parts] = []
+
+    class Seen(Parts):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how)
+            made.append(self)
+
+    monkeypatch.setattr(_own, "Parts", Seen)
+    x, y = on_a_line(20_000)
+    mapped = []
+    for name, array in (("x", x), ("y", y)):
+        np.save(tmp_path / name, array)
+        mapped.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    from_files, from_memory = (
+        dp.fit(line, *table, epsilon=1.0, rng_key=dp.random.key(0), **TERMS)
+        for table in (mapped, (x, y))
+    )
+    assert [set(parts._kept) for parts in made] == [{-1}, {0, 1, -1}]
+    assert same(from_files.draws, from_memory.draws)

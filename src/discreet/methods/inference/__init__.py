@@ -29,6 +29,7 @@ from discreet.methods.inference._processes import (
 from discreet.methods.inference._records import (
     Records as Records,
     check_public as check_public,
+    lies_in_files as lies_in_files,
     take_apart as take_apart,
 )
 from discreet.methods.inference._result import (

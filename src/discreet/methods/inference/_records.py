@@ -7,6 +7,7 @@ and refuses what is none, several processes among that.
 from __future__ import annotations
 
 import math
+import mmap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ class Records(NamedTuple):
     # How the arguments are nested and what the static ones are; hashable. Calls with the same
     # `static` and the same shapes and dtypes of records mean the same program.
     static: tuple[Any, ...]
+    in_files: bool = False  # some arrays are maps of files, and may be larger than memory
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -97,6 +99,7 @@ def take_apart(
     leaves = [x.item() if isinstance(x, np.generic) else x for x in leaves]
     positions: list[int] = []
     arrays: list[Any] = []
+    in_files = any(lies_in_files(leaf) for leaf in leaves)
     for position, leaf in enumerate(leaves):
         if leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes):
             if isinstance(leaf, float) and not math.isfinite(leaf):
@@ -143,7 +146,14 @@ def take_apart(
         str(structure),
         tuple((i, type(x).__name__, x) for i, x in enumerate(leaves) if i not in positions),
     )
-    return Records(arrays, rebuild, static)
+    return Records(arrays, rebuild, static, in_files)
+
+
+def lies_in_files(array: Any) -> bool:
+    """True for a map of files: NumPy's, or one of `tables.open_records`."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap) or getattr(array, "in_files", False)
 
 
 def _as_records(leaf: Any, *, spread: bool) -> Any:

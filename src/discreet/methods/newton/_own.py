@@ -411,7 +411,8 @@ class _Releases:
     ) -> None:
         leaves = [np.asarray(leaf) for leaf in records.leaves]
         made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
-        self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
+        apart = not made_for.are_little(plan.num_records)
+        self._parts = parts = Parts(leaves, apart=apart, again=records.in_files)
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
         prior = [fingerprint_of_prior(latents)] if saved.run_id else []
         self._programs = saved.programs(act, proved, made_for.nowhere, parts, beside=prior)

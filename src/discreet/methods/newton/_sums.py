@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet._jax import in_own_settings
+from discreet.methods.inference import lies_in_files
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.gradients import SPARE
@@ -102,7 +102,7 @@ class Parts:
             # Few sizes, so few programs.
             self.turns = min(most, rounded_up(-(-turns // self.count)))
         self._kept: dict[int, list[Array]] = {}
-        self._reads = apart and (again or any(_in_files(array) for array in arrays))
+        self._reads = apart and (again or any(lies_in_files(array) for array in arrays))
         self._prepared: dict[int, list[Array]] = {}
         self._prepared_with = b""
         self._has_room = False
@@ -225,13 +225,6 @@ class Threads(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         """As there."""
         self.shutdown(cancel_futures=True)
-
-
-def _in_files(array: Any) -> bool:
-    """True for a map of files: NumPy's, or one of `tables.open_records`."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return isinstance(array, mmap.mmap) or getattr(array, "in_files", False)
 
 
 @dataclasses.dataclass(frozen=True)
