@@ -8,7 +8,7 @@ storey stands on. In reading order; each imports only from those before it:
     sampling     samplers of batches, and their events
     gradients    per-record loss to a clipped sum with a known bound
     mechanisms   the privacy primitives; only these add noise
-    verify       proofs of programs; shares no code with what it proves
+    verify       proofs of programs; knows no plan, fit or engine
     clipping     rules for the clipping norm
     plan         `PrivacyPlan`: public numbers and what they cost
     report       the statement: facts first, then prose
