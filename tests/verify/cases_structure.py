@@ -104,6 +104,12 @@ def _moving() -> None:
         ],
         (*ROWS, *SUMS),
     )
+    each("optimization_barrier", lax.optimization_barrier, (*FLOATS, *NUMBERS, *TRUTHS, *WHOLE))
+    enter(
+        "optimization_barrier",
+        lambda *xs: [lax.optimization_barrier(xs), lax.optimization_barrier(xs[::-1])],
+        *("clipped", "sum", "line", "other", "other sum", "scalar", "placed", "few"),
+    )
     each(
         "split",
         lambda x: [lax.split(x, (1, D - 1), x.ndim - 1), lax.split(x, (x.shape[0] - 1, 1), 0)],
