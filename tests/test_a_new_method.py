@@ -57,7 +57,7 @@ class HistogramPlan(GaussianPlan):
 
 
 @dataclasses.dataclass(frozen=True)
-class Histogram(Released, what="histogram", parts=(HistogramPlan, dp.Relation)):
+class Histogram(Released, what="histogram"):
     """Releases and public facts only."""
 
     counts: np.ndarray

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from discreet._validate import finite_or_none
+from discreet.privacy.accounting import Relation
 from discreet.privacy.report import PARTS, Statement, statement_from_dict, use_words
 from discreet.storage import Kinds, read_archive, write_archive
 
@@ -52,8 +53,9 @@ class Released:
 
         Args:
             what: What a file holds, in a few words.
-            parts: Classes of what is in the fields, as `storage.Kinds`; or a function that gives
-                them. The statement's are known.
+            parts: Classes of what lies further inside the fields, as `storage.Kinds`; or a function
+                that gives them. Those of the statement, relations and the dataclasses that fields
+                are annotated with are known.
             version: Version of the fields.
         """
         super().__init_subclass__()
@@ -64,7 +66,9 @@ class Released:
     @classmethod
     def _kinds(cls) -> Kinds:
         own: Any = cls._parts() if callable(cls._parts) else cls._parts
-        return *PARTS, *own
+        hints = map(_class_of, typing.get_type_hints(cls).values())
+        annotated: list[Any] = [kind for kind in hints if dataclasses.is_dataclass(kind)]
+        return tuple(dict.fromkeys([*PARTS, Relation, *annotated, *own]))
 
     @classmethod
     def _kept_in(cls, place: str) -> list[str]:

@@ -411,9 +411,7 @@ class Found(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateSchema(
-    Released, what="private schema", parts=(PrivateSchemaPlan, Relation, *PARTS_OF_SCHEMA)
-):
+class PrivateSchema(Released, what="private schema", parts=PARTS_OF_SCHEMA):
     """The noisy counts of ranges, and the schema that follows from them.
 
     Attributes:

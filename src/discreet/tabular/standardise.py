@@ -117,7 +117,7 @@ class Standardisation(PlanOfRecords):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling(Released, what="private standardisation", parts=(Standardisation, Relation)):
+class Scaling(Released, what="private standardisation"):
     """Noisy means and standard deviations of columns, from one release; `scaling(x)` standardises with them.
 
     Attributes:

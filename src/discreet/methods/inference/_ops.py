@@ -154,7 +154,7 @@ def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Tempering, Relation)):
+class OPSResult(Released, what="draws of a posterior", parts=(Tempering,)):
     """The outcome of `OnePosteriorSample.run`. The draws are covered by `statement`; it holds no key.
 
     Attributes:

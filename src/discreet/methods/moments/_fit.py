@@ -28,7 +28,6 @@ from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum
 from discreet.methods.moments._verdict import cautious, use_of
 from discreet.methods.newton import OfCoefficients, SurveyWeights, survey_weights
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.query import Gaussian, Query, in_turns, turns_for
@@ -50,7 +49,6 @@ class MomentsResult(
     OfCoefficients,
     Released,
     what="linear regression from noisy moments",
-    parts=(MomentsPlan, Relation),
 ):
     """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
 

@@ -74,7 +74,6 @@ from discreet.methods.newton._weights import (
     survey_weights,
 )
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import Released
@@ -110,9 +109,7 @@ SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the v
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class NewtonResult(
-    OfCoefficients, Released, what="private Newton fit", parts=(NewtonPlan, Relation)
-):
+class NewtonResult(OfCoefficients, Released, what="private Newton fit"):
     """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
 
     Attributes:

@@ -87,7 +87,6 @@ from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
 from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import Released
@@ -125,9 +124,7 @@ WIDEST = 2.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DPNewtonResult(
-    OfDraws, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)
-):
+class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
     """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
 
     Everything in it is covered by `statement`.

@@ -17,7 +17,6 @@ from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws, picked
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
 from discreet.tabular.formulas._design import Design
@@ -224,7 +223,7 @@ class OfFormula:
 
 
 def _parts() -> tuple[type, ...]:
-    return (ModelPlan, NewtonPlan, MomentsPlan, Relation, *PARTS_OF_SCHEMA)
+    return (ModelPlan, NewtonPlan, MomentsPlan, *PARTS_OF_SCHEMA)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

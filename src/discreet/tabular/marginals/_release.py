@@ -797,9 +797,7 @@ def _by_weight(weights: Sequence[int]) -> dict[str, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginals(
-    Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, Relation, *PARTS_OF_SCHEMA)
-):
+class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
     """Noisy counts of cross tables, and sums: a release. Whatever is computed from it costs nothing more.
 
     Attributes:

@@ -184,7 +184,7 @@ def difference_terms(
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Comparison(Released, what="private comparison of fits", parts=(ComparisonPlan, Relation)):
+class Comparison(Released, what="private comparison of fits"):
     """A private comparison of fits: a release. Whatever is computed from it costs nothing more. Made by `compare`.
 
     Attributes:

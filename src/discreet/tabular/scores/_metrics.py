@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike
 from discreet._jax import one_release
 from discreet._validate import LEVEL, finite_or_none, notebook_html, probability
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.query import padded
@@ -170,7 +169,7 @@ NO_AUC = (
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation)):
+class PrivateMetrics(Released, what="private scores"):
     """Private scores of a fit: a release. Whatever is computed from it costs nothing more. Made by `private_metrics`.
 
     Attributes:
