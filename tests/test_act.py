@@ -52,7 +52,8 @@ from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.query import GaussianPlan, padded
 from discreet.privacy.report import RECORD, Unit
-from discreet.privacy.verify import check_expected
+from discreet.privacy.verify import Certificate, check_expected
+from discreet.tabular.private_schema import PrivateSchemaPlan
 from discreet.tabular.scores import ScorePlan
 from discreet.tabular.tables import schema_from_bounds
 
@@ -102,6 +103,7 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     assert str(debit.event) == statement.figures.event
     assert debit.delta == statement.delta
     assert debit.event == found[0].plan.event()
+    assert ledger.entries[-1]["slack"] == found[0].plan.slack
     spent = profile(debit.event, ADD, slack=found[0].plan.slack)
     assert statement.epsilon == spent.epsilon(statement.delta)
     assert f"Debited as entry {statement.receipt.number}" in str(statement)
@@ -198,6 +200,26 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
         method(dp.random.key(), relation=relation)
 
 
+@pytest.mark.parametrize(
+    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)]
+)
+def test_there_are_as_many_releases_as_planned_each_with_a_key_of_its_own(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program is proved by itself: with one key for all of them no proof fails. Of fits in steps the keys are proved."""
+    drawn: list[bytes] = []
+    call = Certificate.__call__
+
+    def noted(self: Certificate, *args: Any) -> Any:
+        key, *_ = args
+        drawn.append(np.asarray(jax.random.key_data(key)).tobytes())
+        return call(self, *args)
+
+    monkeypatch.setattr(Certificate, "__call__", noted)
+    found = method(dp.random.key())
+    assert len(drawn) == len(set(drawn)) == found.plan.num_releases
+
+
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
     key = dp.random.key()
     act = Act(SCORE, key, SCORE.state(reproducible=False))
@@ -250,6 +272,41 @@ def test_a_state_that_forgets_what_it_is_told_is_refused(monkeypatch: pytest.Mon
         with pytest.raises(ValueError, match="must pass reproducible and unit on"):
             Act.on(SCORE, key, unit=unit)
     assert Act.on(SCORE, dp.random.key(), unit=RECORD).statement.is_private
+    # These make their act by themselves, and nothing looked at their statement.
+    for kind, method in (NewtonPlan, by_newton), (dp.newton.ModelPlan, of_a_model):
+        state: Any = kind.state
+        monkeypatch.setattr(
+            kind,
+            "state",
+            lambda self, state=state, **told: state(self, **told | {"reproducible": False}),
+        )
+        with pytest.raises(ValueError, match="must pass reproducible and unit on"):
+            method(dp.random.key(0))
+
+
+def test_a_plan_that_names_the_unit_is_stated_for_no_other() -> None:
+    """A schema bought for persons was stated for records by default, and counts of records for persons if asked to."""
+    persons = calibrated_schema(person="id")
+    assert persons.state(reproducible=False).unit == Unit("id")
+    rows = dp.marginals.MarginalsPlan.calibrate(BOUNDED, **PRICE)
+    assert rows.state(reproducible=False).unit == RECORD
+    for terms, unit in (persons, RECORD), (calibrated_schema(), Unit("id")), (rows, Unit("id")):
+        with pytest.raises(ValueError, match="would be false"):
+            Act.on(terms, dp.random.key(), unit=unit)
+
+
+def calibrated_schema(**options: Any) -> PrivateSchemaPlan:
+    return PrivateSchemaPlan.calibrate(("x",), **PRICE, **options)
+
+
+@pytest.mark.parametrize(
+    "method", [by_steps, by_langevin, one_sample, of_a_model, by_moments, by_newton, standardised]
+)
+def test_a_masked_array_is_refused(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its mask hides, as -999 for missing, was used: NumPy drops the mask where it converts."""
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    with pytest.raises(ValueError, match="its mask would be lost"):
+        method(dp.random.key(), x=np.ma.masked_array(X, X > 0.9))
 
 
 def test_a_state_that_says_less_than_is_spent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,6 +300,9 @@ def test_wrong_shapes_are_refused_before_anything_is_spent(monkeypatch: pytest.M
     x, y = table(0)
     with pytest.raises(ValueError, match=r"shapes \(1000, 2\) and \(1000,\)"):
         fit_moments(dp.random.key(), x[:, :2], y, plan_for(0.7))
+    for name, told in ("x", (x.astype(str), y)), ("y", (x, y.astype(str))):
+        with pytest.raises(ValueError, match=f"^{name} holds something that is no number"):
+            fit_moments(dp.random.key(), *told, plan_for(0.7))
 
 
 def test_the_statement_says_what_was_computed() -> None:

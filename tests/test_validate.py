@@ -148,3 +148,24 @@ def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
     wrong = make_statement(plan, steps_completed=2, reproducible=True)
     assert "NOT PRIVATE" in wrong._repr_html_().partition("</summary>")[0]
     assert "color" in wrong._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["seven"],
+        np.array(["seven"], object),
+        np.array([b"seven"]),
+        [7j],
+        [10**400],
+        np.array(["2026-07-07"], "datetime64[D]"),
+        np.zeros(1, [("seven", float)]),
+        np.ma.masked_array([7.0], [True]),
+    ],
+)
+def test_an_error_about_what_is_no_number_quotes_no_cell(value: Any) -> None:
+    """NumPy's did, in fits of arrays; and dates and complex numbers were taken for numbers."""
+    with pytest.raises(_validate.RefusedError, match=r"^y (holds|is) ") as caught:
+        _validate.floats("y", value)
+    assert "seven" not in str(caught.value)
+    assert _validate.floats("y", [None, True])[1] == 1

@@ -11,6 +11,7 @@ needs one calls `require` first, so that where it is absent the error names the 
 package that the reader never heard of.
 """
 
+import contextlib
 import difflib
 import html
 import inspect
@@ -19,6 +20,8 @@ import numbers
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
+
+import numpy as np
 
 LEVEL = 0.9
 """The level of all intervals, where no other one is asked for."""
@@ -166,6 +169,32 @@ def shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
     scalar = shape is None or (type(value).__module__ == "numpy" and shape == ())
     return repr(value) if scalar else f"of type {type(value).__name__} and shape {shape}"
+
+
+def unmasked(name: str, value: Any) -> np.ndarray:
+    """An array as NumPy has it; a masked one is refused, since what its mask hides would be used."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise RefusedError(
+            f"{name} is a masked array, and its mask would be lost: what it hides would be used. Fill it by a public rule, as "
+            "with .filled(numpy.nan)."
+        )
+    return np.asarray(value)
+
+
+def floats(name: str, value: Any) -> np.ndarray:
+    """An array of numbers, in 64 bits. The error quotes no cell, as NumPy's does.
+
+    >>> floats("y", ["seven"])
+    Traceback (most recent call last):
+    discreet._validate.RefusedError: y holds something that is no number: encode categories by public lists beforehand.
+    """
+    found = unmasked(name, value)
+    if found.dtype.kind in "biufO":
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return found.astype(np.float64, copy=False)
+    raise RefusedError(
+        f"{name} holds something that is no number: encode categories by public lists beforehand."
+    )
 
 
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:

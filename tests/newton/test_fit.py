@@ -586,6 +586,7 @@ SEVERAL, WEIGHTED = {"max_rows": 3}, {"weighted": True}
         ({}, ROWS | {"x": np.ones((9, 2))}, "x has the shape"),
         ({}, ROWS | {"y": np.ones(8)}, "y has the shape"),
         ({}, ROWS | {"x": np.array([["a"] * 3] * 9)}, "pass numbers"),
+        ({}, ROWS | {"y": np.array(["a"] * 9)}, "^y holds something that is no number"),
         *(({}, ROWS | {"y": np.full(9, y)}, "each must be 0 or 1") for y in (2.0, np.nan, 0.5)),
         *(
             ({}, ROWS | {"levels": x}, "levels must be 3 Booleans")

@@ -5,7 +5,7 @@ import math
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from discreet.privacy.accounting import BoundedRangeDpEvent, Relation
+from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, profile
 from discreet.privacy.clipping import AdaptiveClipping
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import Unit, make_release_statement, make_statement
@@ -71,6 +71,12 @@ def test_numbers_are_those_of_the_plan() -> None:
     assert statement.plan["sampling"] == {"kind": "PoissonSampling", "rate": 0.02}
     assert statement.relation == "ADD_OR_REMOVE_ONE"
     assert statement.is_private
+
+
+def test_the_slack_of_samplers_and_noise_is_in_epsilon() -> None:
+    """At a common delta no float shows it: where a statement left it out, no test failed."""
+    assert math.isfinite(profile(FULL.event(), FULL.relation).epsilon(FULL.slack / 2))
+    assert statement_of(FULL, delta=FULL.slack / 2).epsilon == math.inf
 
 
 def test_a_shorter_run_pays_the_whole_horizon_and_a_longer_one_pays_more() -> None:

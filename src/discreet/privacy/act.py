@@ -29,9 +29,32 @@ from discreet.privacy.verify import Certificate, check_expected
 if TYPE_CHECKING:
     from discreet.privacy.ledger import Ledger
 
-__all__ = ["Act"]
+__all__ = ["Act", "stated"]
 
 PROVED = "Proved before it ran: the program itself was found to release no more than the plan says"
+
+
+def stated(plan: Any, reproducible: bool, **told: Any) -> Statement:
+    """The statement of a plan that states itself: `plan.state(reproducible=..., **told)`.
+
+    Raises:
+        ValueError: The statement is not of what the plan was told, or of less than it costs.
+    """
+    statement = plan.state(reproducible=reproducible, **told)
+    if (statement.reproducible, statement.unit) != (
+        reproducible,
+        told.get("unit", statement.unit),
+    ):
+        raise ValueError(
+            "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
+        )
+    spent = profile(plan.event(), plan.relation, slack=plan.slack)
+    if not statement.epsilon >= spent.epsilon(statement.delta):
+        raise ValueError(
+            f"The plan's state says ε = {statement.epsilon:.6g} at δ = {statement.delta:g}, and its event and slack cost "
+            "more: make the statement from the plan's own."
+        )
+    return statement
 
 
 class Act:
@@ -97,7 +120,7 @@ class Act:
         ledger: Ledger | None = None,
         **told: Any,
     ) -> Act:
-        """The act of a plan that states itself: `plan.state(reproducible=..., **told)`.
+        """The act of a plan that states itself (`stated`).
 
         Args:
             plan: The plan.
@@ -107,27 +130,11 @@ class Act:
             told: What `plan.state` is told besides, such as `unit`.
 
         Raises:
-            TypeError, ValueError: As `random.check_key` and `Act`; or the statement is not of what
-                it was told.
+            TypeError, ValueError: As `random.check_key`, `stated` and `Act`.
         """
         key = random.check_key(key)
         noise = key if purpose is None else random.subkey(key, purpose)
-        reproducible = random.is_reproducible(key)
-        statement = plan.state(reproducible=reproducible, **told)
-        if (statement.reproducible, statement.unit) != (
-            reproducible,
-            told.get("unit", statement.unit),
-        ):
-            raise ValueError(
-                "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
-            )
-        spent = profile(plan.event(), plan.relation, slack=plan.slack)
-        if not statement.epsilon >= spent.epsilon(statement.delta):
-            raise ValueError(
-                f"The plan's state says ε = {statement.epsilon:.6g} at δ = {statement.delta:g}, and its event and slack cost "
-                "more: make the statement from the plan's own."
-            )
-        return cls(plan, noise, statement, ledger=ledger)
+        return cls(plan, noise, stated(plan, random.is_reproducible(key), **told), ledger=ledger)
 
     @property
     def key(self) -> PRNGKeyArray:

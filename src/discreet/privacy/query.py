@@ -214,8 +214,21 @@ class GaussianPlan:
         """What the statement says, for a unit of privacy."""
         raise NotImplementedError
 
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of all releases, before they are made, for a unit of privacy."""
+    @property
+    def own_unit(self) -> Unit | None:
+        """The unit of privacy, where the plan names it; None: who encodes the records knows it."""
+        return None
+
+    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
+        """Make the statement of all releases, before they are made, for a unit of privacy; None: the plan's own, or a record.
+
+        Raises:
+            ValueError: The plan names another unit.
+        """
+        own = self.own_unit
+        unit = unit or own or RECORD
+        if own is not None and unit != own:
+            raise ValueError(f"The plan is for {own}, and a statement for {unit} would be false.")
         return self._stated(reproducible, unit, self.wording(unit))
 
     def _stated(self, reproducible: bool, unit: Unit, wording: Wording) -> Statement:

@@ -308,6 +308,11 @@ class PrivateSchemaPlan(GaussianPlan):
             missing_values=self.missing_values,
         )
 
+    @property
+    def own_unit(self) -> Unit:
+        """A person, where the plan names their column."""
+        return Unit(self.person)
+
     def wording(self, unit: Unit) -> Wording:
         """What the statement of the release says, for a unit of privacy."""
         noun = unit.noun
@@ -655,7 +660,7 @@ def private_schema(
     True
     """
     key = random.secret_key(rng_key, "private_schema", non_private_seed)
-    act = Act.on(plan, key, random.Purpose.SCHEMA, ledger=ledger, unit=Unit(plan.person))
+    act = Act.on(plan, key, random.Purpose.SCHEMA, ledger=ledger)
     texts, counts, last = _count(table, plan, person_key)
     cells = tuple(map(len, counts))
     plan.check_threshold(sum(cells))

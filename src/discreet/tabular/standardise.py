@@ -12,7 +12,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet._jax import one_release
-from discreet._validate import integer
+from discreet._validate import integer, unmasked
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
@@ -267,7 +267,7 @@ def _checked(
     x: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike, plan: Standardisation
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records and bounds as float32; bounds that are no bounds are refused."""
-    cells = np.asarray(x)
+    cells = unmasked("x", x)
     if (
         cells.ndim != 2
         or cells.shape[1] != plan.num_columns

@@ -20,6 +20,7 @@ from jaxtyping import Array
 
 from discreet._jax import one_process, untried_jax, warn_of_spread
 from discreet._numpyro import untried_numpyro
+from discreet._validate import unmasked
 from discreet.methods.inference._tables_outside import make_arguments
 from discreet.privacy.mechanisms import InFiles
 
@@ -175,6 +176,8 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
             f"An argument holds a {type(leaf).__module__}.{type(leaf).__name__}, which is no array. "
             "Convert a table first, for example with numpy.asarray(table, dtype=numpy.float32)."
         )
+    if isinstance(leaf, np.ndarray):
+        unmasked("A record array", leaf)
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biuf":
         raise TypeError(
             f"A record array has dtype {leaf.dtype}; records are numbers. Encode categories as "

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from discreet._jax import one_release
-from discreet._validate import choice
+from discreet._validate import choice, floats
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
 from discreet.methods.moments._plan import KINDS, PRODUCTS, SHARES, MomentsPlan
@@ -179,8 +179,8 @@ def fit_moments(
         Bernstein and Sheldon, Differentially private Bayesian linear regression, NeurIPS 2019.
     """
     key = random.check_key(rng_key)
-    rows = np.asarray(x, np.float64)
-    target = np.asarray(y, np.float64)
+    rows = floats("x", x)
+    target = floats("y", y)
     if (
         rows.ndim != 2
         or target.shape != rows.shape[:1]

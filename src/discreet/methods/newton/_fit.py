@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from tqdm.auto import tqdm
 
 from discreet._jax import one_release
-from discreet._validate import ENDS, choice
+from discreet._validate import ENDS, choice, floats, unmasked
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.newton._algebra import (
     LEAST_CURVATURE,
@@ -344,8 +344,8 @@ def _checked(
     x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan
 ) -> list[np.ndarray]:
     """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
-    features = np.asarray(x)
-    target = np.asarray(y, np.float64)
+    features = unmasked("x", x)
+    target = floats("y", y)
     rows = (plan.max_rows,) * (plan.max_rows > 1)
     wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
     if levels is not None and (

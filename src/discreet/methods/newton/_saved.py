@@ -33,7 +33,7 @@ from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._plan import NewtonPlan
 from discreet.methods.newton._sums import Parts, Program, Threads
 from discreet.privacy import random
-from discreet.privacy.act import Act
+from discreet.privacy.act import Act, stated
 from discreet.privacy.ledger import Ledger
 
 _key_for = run_once(random.key_for)
@@ -79,11 +79,10 @@ class SavedReleases(SavedFit):
             ledger: As in `Act`.
             told: As in `Act.on`.
         """
-        statement = self._plan.state(reproducible=self.reproducible, **told)
         return Act(
             self._plan,
             self._noise,
-            statement,
+            stated(self._plan, self.reproducible, **told),
             ledger=ledger,
             run_id=self.run_id,
             again=self.goes_on,

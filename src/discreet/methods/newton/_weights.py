@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from discreet._validate import floats
+
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 STANDS_OUT = 3.0  # standard deviations
 WEIGHTS_HIDDEN = (
@@ -63,7 +65,7 @@ def survey_weights(
         )
     if weights is None:
         return None
-    survey = np.asarray(weights, np.float64)
+    survey = floats("weights", weights)
     if (
         survey.shape != shape
         or not (((survey >= 0) & (survey <= 1)) | ~np.broadcast_to(present, shape)).all()

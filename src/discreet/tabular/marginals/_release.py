@@ -368,7 +368,7 @@ class MarginalsPlan(GaussianPlan):
     @property
     def counted(self) -> str:
         """What is counted, in a word: "records", "persons" with one row each, or "rows" of persons."""
-        return "rows" if self.max_rows > 1 else f"{self._unit.noun}s"
+        return "rows" if self.max_rows > 1 else f"{self.own_unit.noun}s"
 
     @functools.cached_property
     def columns(self) -> tuple[tuple[int, ...], ...]:
@@ -678,12 +678,9 @@ class MarginalsPlan(GaussianPlan):
             else [],
         )
 
-    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
-        """Make the statement of one release by this plan, whose schema names the unit of privacy."""
-        return super().state(reproducible=reproducible, unit=unit or self._unit)
-
     @property
-    def _unit(self) -> Unit:
+    def own_unit(self) -> Unit:
+        """The schema's."""
         return Unit(self.schema.person, self.max_rows)
 
     def _how_summed(self) -> str:
@@ -706,7 +703,7 @@ class MarginalsPlan(GaussianPlan):
         return (
             f"{counted(self.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
             "its counts are from those of a model of everything counted before, were counted in the same way. One "
-            f"{self._unit.noun} moves each such distance by at most {moved:g}. "
+            f"{self.own_unit.noun} moves each such distance by at most {moved:g}. "
             f"Each choice has privacy range {self.choice_epsilon:.6g} for distances that move by {self.max_rows}. "
         )
 
