@@ -97,6 +97,13 @@ def our_imports(path: Path) -> Iterator[tuple[list[str], int]]:
             yield parts[2:] if parts[1] in STOREYS and len(parts) > 2 else parts[1:], line
 
 
+def test_the_table_of_contributing_has_the_modules_of_each_storey(repository: Path) -> None:
+    page = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for storey in STOREYS:
+        (row,) = re.findall(rf"^\| `{storey}` \| (.*?) \|", page, re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", row)) == set(rooms_of(storey))
+
+
 def test_each_page_lists_the_modules_of_its_storey() -> None:
     """Each storey's page lists what is in its folder, once, and has no code."""
     assert len(ORDER) == len(set(ORDER))

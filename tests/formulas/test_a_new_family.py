@@ -1,11 +1,15 @@
 """How to add a family, as CONTRIBUTING.md says: exponential times, from the function to the fit."""
 
+import re
+from typing import get_args
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import discreet as dp
+from discreet.interfaces.cli import _options
 from discreet.tabular.models import FAMILIES, Family
 from discreet.tabular.tables import Column
 
@@ -21,6 +25,14 @@ def exponential(column: Column) -> Family:
         mean=lambda predictor, latents: np.exp(predictor),
         units="log",
     )
+
+
+def test_every_family_is_named_where_one_is_chosen() -> None:
+    """The docstring of `regress` and the help of `--family`, which loads no model, list them by hand."""
+    helped = get_args(_options.Family)[1].help
+    for name in FAMILIES:
+        assert re.search(rf"\b{name}\b", dp.regress.__doc__ or "")
+        assert re.search(rf"\b{name}\b", helped)
 
 
 def test_a_family_that_is_entered_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
