@@ -357,7 +357,7 @@ class DPSVI:
         local = self._current.local
         memory = [] if local is None else local.rows(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
-        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
+        return DPSVIState(optim_state, key, jax.device_put(np.int32(0)), center, norm, memory)
 
     def _private_step(
         self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray
