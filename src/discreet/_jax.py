@@ -1002,15 +1002,8 @@ def _own_settings() -> Iterator[None]:
             yield
 
 
-def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run a function in discreet's own settings of JAX."""
-
-    @wraps(function)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _own_settings():
-            return function(*args, **kwargs)
-
-    return called
+in_own_settings = _own_settings()
+"""Decorator of a function that runs in discreet's own settings of JAX."""
 
 
 def one_release(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -36,11 +36,25 @@ first = len(compiled)
 dp.fit(model, x, y, epsilon=1.0, progress_bar=False)
 assert len(compiled) == first, compiled[first:]
 """
+_STEPS = """
+def model(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
+
+plan = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=300, num_steps=20, sampling=dp.PoissonSampling(0.1))
+guide = numpyro.infer.autoguide.AutoNormal(model)
+dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan).run(dp.random.key(), x, y, progress_bar=False)
+"""
 
 
-@pytest.mark.parametrize(("fit", "most"), [(_ESTIMATOR, 3), (_OWN, 34)], ids=["estimator", "model"])
+@pytest.mark.parametrize(
+    ("fit", "most"),
+    [(_ESTIMATOR, 3), (_OWN, 14), (_STEPS, 40)],
+    ids=["estimator", "model", "steps"],
+)
 def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:
-    """And a second one of the same model none."""
+    """And a second one of the same own model none."""
     code = f"{_COUNT}{fit}\nprint(len(compiled))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

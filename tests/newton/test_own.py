@@ -366,6 +366,36 @@ def test_what_is_wrong_with_cut_points_is_said_with_its_remedy(
         assert word in str(caught.value)
 
 
+def invalid_number(y: Any) -> None:
+    share = numpyro.sample("share", dist.Normal(0, 1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Bernoulli(probs=1.5 + share), obs=jnp.where(y > 0, 1, 0))
+
+
+def invalid_part(y: Any) -> None:
+    spread = numpyro.sample("spread", dist.Normal(0, 1))
+    parts = dist.Normal(jnp.zeros(2), jnp.stack([jnp.ones(()), spread - 1]))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), parts), obs=y)
+
+
+def invalid_factor(y: Any) -> None:
+    cuts = numpyro.sample("cuts", dist.Normal(0, 2).expand([3]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        grade = dist.OrderedLogistic(jnp.zeros(len(y)), cuts)
+        numpyro.factor("grade", grade.log_prob(jnp.where(y > 0, 1, 0)))
+
+
+@pytest.mark.parametrize("model", [invalid_number, invalid_part, invalid_factor])
+def test_parameters_that_are_invalid_at_the_start_are_refused(model: Any) -> None:
+    """NumPyro checks no traced numbers, and the start is computed by one program."""
+    y = np.linspace(-1, 1, 300, dtype=np.float32)
+    with pytest.raises(
+        ValueError, match=rf"invalid (?s:.)* at the first values .*{model.__name__}"
+    ):
+        dp.fit(model, y, epsilon=1.0, **TERMS)
+
+
 def test_it_starts_where_it_is_told() -> None:
     (y,), _ = drawn("mixture", np.random.default_rng(0), 500)
     plan, key = plan_of(500), dp.random.key(0)

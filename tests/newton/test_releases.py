@@ -38,6 +38,14 @@ def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public
     return jax.tree.map(np.float64, made)
 
 
+def raw_blocks(name: str, public: Public, *arrays: Any) -> Any:
+    """Blocks of records, not yet on a grid."""
+    rows = _releases._rows(*arrays)
+    if name in OF_ROWS:
+        return OF_ROWS[name](rows, public)
+    return OF_MAPPED[name](_releases.mapped(rows, public.to), public)
+
+
 def blocks_of(
     name: str,
     x: np.ndarray,
@@ -53,7 +61,7 @@ def blocks_of(
     rows = np.ones(y.shape, bool) if present is None else present
     with jax.enable_x64(True):
         own = [x, y, rows] if survey is None else [x, y, rows, survey]
-        found = _releases.blocks_of(name, _releases._rows(*map(jnp.asarray, own)), public)
+        found = raw_blocks(name, public, *map(jnp.asarray, own))
         return np.asarray(_releases._gridded(found, jnp.ones(len(x), bool), grid))
 
 
@@ -200,7 +208,7 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(
 
     def raw(which: Any, *table: Any) -> Any:
         def turn(carry: float, part: Any) -> Any:
-            return carry, _releases.blocks_of(name, _releases._rows(*part[:3]), public)
+            return carry, raw_blocks(name, public, *part[:3])
 
         def chosen() -> Any:
             return jax.lax.scan(turn, 0.0, _releases._turns(table))[1]

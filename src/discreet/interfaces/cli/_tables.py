@@ -102,62 +102,74 @@ def init(
     the statements of what is done with it. The statement is written beside it. Of a column, texts
     become categories if they are more than the numbers.
     """
-    spends = {
+    terms = {
         "epsilon": epsilon,
         "delta": delta,
-        "num-records": num_records,
+        "num_records": num_records,
         "relation": relation,
-        "ledger": ledger,
     }
-    spends |= {"column": column, "seed": seed}
-    given = [f"--{name}" for name, value in spends.items() if value is not None]
-    asked_for = (
-        "--private-bounds"
-        if private_bounds
-        else "--private-categories"
-        if private_categories
-        else ""
+    asked_for = "--private-bounds" if private_bounds else "--private-categories"
+    if schema is not None:
+        asked_for = "--schema"
+    elif not (private_bounds or private_categories):
+        asked_for = ""
+    _check_terms(
+        asked_for,
+        {**terms, "ledger": ledger, "column": column, "seed": seed},
+        non_private_from_data,
     )
-    asked_for = asked_for if schema is None else "--schema"
+    check_file(out, overwrite=overwrite, makes_folder=True)
+    csv = dp.tables.sniff_csv(table)
+    if not asked_for:
+        _write_template(table, csv, out, bounds, target, person, non_private_from_data, as_json)
+        return
+    if schema is None:
+        wanted = wanted_of_options(
+            table,
+            csv,
+            bounds,
+            target,
+            person,
+            column or (),
+            numbers=private_bounds,
+            texts=private_categories,
+        )
+    elif private_bounds or private_categories or bounds or target or person or column:
+        raise ValueError(
+            "--schema says what to buy, and the rest: leave other options that describe columns out"
+        )
+    else:
+        wanted = wanted_of_schema(schema)
+    files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
+    _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
+
+
+def _check_terms(asked_for: str, spends: dict[str, object], non_private_from_data: bool) -> None:
+    """Refuse terms of a purchase without one, and a purchase without its price or beside cells that cost nothing."""
+    given = [name for name, value in spends.items() if value is not None]
     if given and not asked_for:
         raise ValueError(
-            f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing"
+            f"--{given[0].replace('_', '-')} is for --private-bounds: a template reads no cell, and spends nothing"
         )
-    if asked_for and epsilon is None:
+    if asked_for and spends["epsilon"] is None:
         raise ValueError(
             f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1"
         )
     if asked_for and non_private_from_data:
         raise ValueError(f"{asked_for} and --non-private-from-data: give only one")
-    check_file(out, overwrite=overwrite, makes_folder=True)
-    csv = dp.tables.sniff_csv(table)
-    if asked_for:
-        if schema is None:
-            wanted = wanted_of_options(
-                table,
-                csv,
-                bounds,
-                target,
-                person,
-                column or (),
-                numbers=private_bounds,
-                texts=private_categories,
-            )
-        elif private_bounds or private_categories or bounds or target or person or column:
-            raise ValueError(
-                "--schema says what to buy, and the rest: leave other options that describe columns out"
-            )
-        else:
-            wanted = wanted_of_schema(schema)
-        terms = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "num_records": num_records,
-            "relation": relation,
-        }
-        files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
-        _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
-        return
+
+
+def _write_template(
+    table: Path,
+    csv: "dp.tables.CsvFormat",
+    out: Path,
+    bounds: str | None,
+    target: str | None,
+    person: str | None,
+    non_private_from_data: bool,
+    as_json: bool,
+) -> None:
+    """Write and print a schema for which nothing is spent."""
     hint = dp.tables.decimal_hint(csv)
     numbers = (
         " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""

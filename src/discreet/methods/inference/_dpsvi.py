@@ -357,7 +357,7 @@ class DPSVI:
         local = self._current.local
         memory = [] if local is None else local.rows(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
-        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
+        return DPSVIState(optim_state, key, jax.device_put(np.int32(0)), center, norm, memory)
 
     def _private_step(
         self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray
@@ -586,6 +586,28 @@ class DPSVI:
             step, leaves, state = self._over(mesh, records, state)
             return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
+    def _checked(
+        self, mesh: Any, records: Records, state: DPSVIState, keep_gradients: bool
+    ) -> tuple[PrivateStep, list[Any], DPSVIState]:
+        """`_over`, once no record and no option of `run` is refused."""
+        step, leaves, state = self._over(mesh, records, state)
+        psi = self.optim.get_params(state.optim_state)
+        refuse_tables(step.objective.held, [records.size], (self.model, self.guide))
+        shards = step.shards
+        parts = (
+            [(leaves, None)]
+            if shards is None
+            else shards.parts(leaves, shards.where(state.rng_key))
+        )
+        refuse_outside_support(step.objective, psi, parts, laid=shards is not None and shards.laid)
+        dim = sum(x.size for x in jax.tree.leaves(psi))
+        if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
+            raise ValueError(
+                f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than "
+                "the trace's 64 MiB. Omit it, or plan fewer steps."
+            )
+        return step, leaves, state
+
     @in_own_settings
     def run(
         self,
@@ -658,24 +680,7 @@ class DPSVI:
                     probability("delta", delta, hint="It should be well below 1 / num_records.")
                 with explain_steps(args):
                     state = self._begin(saved.key, records, init_params)
-                step, leaves, state = self._over(mesh, records, state)
-                psi = self.optim.get_params(state.optim_state)
-                refuse_tables(step.objective.held, [records.size], (self.model, self.guide))
-                shards = step.shards
-                parts = (
-                    [(leaves, None)]
-                    if shards is None
-                    else shards.parts(leaves, shards.where(state.rng_key))
-                )
-                refuse_outside_support(
-                    step.objective, psi, parts, laid=shards is not None and shards.laid
-                )
-                dim = sum(x.size for x in jax.tree.leaves(psi))
-                if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
-                    raise ValueError(
-                        f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than "
-                        "the trace's 64 MiB. Omit it, or plan fewer steps."
-                    )
+                step, leaves, state = self._checked(mesh, records, state, keep_gradients)
                 # Stated before it is spent: what cannot be accounted for must not run.
                 statement = self._terms(
                     delta, saved.reproducible, keep_gradients, Unit(person, max_rows)

@@ -25,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 from tqdm.auto import tqdm
 
-from discreet._jax import compiled
+from discreet._jax import compiled, run_once
 from discreet.methods.inference._checkpoint import Checkpoint, Progress
 from discreet.methods.inference._result import Outcome
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures
@@ -36,6 +36,7 @@ from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.sampling import Batch
 
+_are_finite = run_once(lambda values: jnp.array([jnp.isfinite(x).all() for x in values]).all())
 _SECONDS_A_CHUNK = 0.25
 _SHORT_CHUNK = 64
 _LONGEST_CHUNK = 2048
@@ -109,10 +110,10 @@ def run_steps(
     chunk_length = _SHORT_CHUNK if num_steps <= _SHORT_CHUNK else _LONGEST_CHUNK
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
-    tables = jax.tree.map(jnp.asarray, plan.sampler.prepare(drawing.num_records))
+    tables = jax.device_put(plan.sampler.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
-    state = jax.tree.map(jnp.copy, state)
-    mean = jnp.zeros((2 * recorder.keeps_mean, flat.size))
+    state = jax.device_put(state, may_alias=False)
+    mean = jax.device_put(np.zeros((2 * recorder.keeps_mean, flat.size), np.float32))
     count = min(8, chunk_length)
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
@@ -159,8 +160,7 @@ def run_steps(
             count = int(np.clip(made * _SECONDS_A_CHUNK / max(seconds, 1e-6), made / 4, made * 8))
             count = max(1, min(count, chunk_length))
             # What is no number stays so: nothing is learned from further steps.
-            parameters = jax.tree.leaves(step.optim.get_params(state.optim_state))
-            lost = not all(bool(jnp.all(jnp.isfinite(x))) for x in parameters)
+            lost = not _are_finite(jax.tree.leaves(step.optim.get_params(state.optim_state)))
             count, due, stop = processes.decide(count, checkpoint.due, bool(received) or lost)
             done = progress.done = done + made
             if recorder.every_step:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import keystr
@@ -457,7 +456,7 @@ def result_of(
     """Build the `DPSVIResult` from a loop's outcome."""
     last = outcome.last
     _, unravel = ravel_pytree(last)
-    averaged = unravel(jnp.asarray(outcome.trace.average()))
+    averaged = unravel(jax.device_put(outcome.trace.average()))
     params, last_params = (
         jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last)
     )

@@ -7,6 +7,7 @@ data-free term must be finite there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray, Scalar
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import Distribution, Unit, biject_to, constraints
 
 from discreet._jax import run_kept, run_once
 from discreet._numpyro import artificial_records, helpful_support_errors
 from discreet.methods.inference._autoguides import is_numpyros
+from discreet.methods.inference._point_guide import PointGuide
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Values, take_apart
 from discreet.methods.inference._structure import (
@@ -132,6 +134,27 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
         return bool(run_kept(lambda: finite(rows, jax.random.key(0))))
 
 
+def _are_valid(sites: dict[str, Any]) -> Array:
+    """Whether the parameters of all distributions are valid, which NumPyro checks outside of traces; False if there is a factor.
+
+    A factor does not show the distributions that it was computed with.
+    """
+    valid: list[Any] = []
+    waiting: list[Any] = [site["fn"] for site in sites.values() if site["type"] == "sample"]
+    while waiting:
+        fn = waiting.pop()
+        if not isinstance(fn, Distribution):
+            continue
+        valid.append(not isinstance(fn, Unit))
+        # Such as those that it is made of
+        waiting += jax.tree.leaves(vars(fn), is_leaf=lambda x: isinstance(x, Distribution))
+        for name, value in fn.get_args().items():
+            constraint = fn.arg_constraints[name]
+            if not constraints.is_dependent(constraint):
+                valid.append(jnp.all(constraint(value)))
+    return jnp.all(jnp.array(valid))
+
+
 def initial_parameters(
     programs: Programs,
     placeholder: list[Array],
@@ -143,11 +166,11 @@ def initial_parameters(
     given = dict(init_params or {})
     transforms: dict[str, Any] = {}
 
-    def start(key: PRNGKeyArray) -> list[dict[str, Any]]:
+    def start(key: PRNGKeyArray, *, check: bool) -> tuple[dict[str, Any], dict[str, Any], Any]:
         guide_key, model_key = jax.random.split(key)
         guide = programs.trace(programs.guide, placeholder, guide_key, given)
         model: dict[str, Any] = {}
-        if structure.model_params:
+        if structure.model_params or check:
             latents = {
                 n: s["value"]
                 for n, s in guide.items()
@@ -170,16 +193,23 @@ def initial_parameters(
                 transforms[site["name"]] = biject_to(
                     site["kwargs"].get("constraint", constraints.real)
                 )
-        sites = {**model, **guide}.items()
-        return [
-            {n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")
-        ]
+        sites = {**model, **guide} if structure.model_params else guide
+        params, state = (
+            {n: s["value"] for n, s in sites.items() if s["type"] == kind}
+            for kind in ("param", "mutable")
+        )
+        return params, state, _are_valid(model) if check else True
 
-    # NumPyro's guides have their initial values already: nothing is compiled for what else they
-    # compute. A `PointGuide` runs the model, whose distributions NumPyro checks where it is not
-    # traced.
-    ready = is_numpyros(programs.guide) and not structure.model_params and not given
-    params, state = run_kept(start, key) if ready else start(key)
+    # These guides have their initial values already: nothing is compiled for what else they
+    # compute. A point guide runs the model, whose invalid distributions NumPyro refuses where it is
+    # not traced.
+    is_point = isinstance(programs.guide, PointGuide) and programs.guide.init_loc_fn is None
+    is_valid = False
+    if (is_point or is_numpyros(programs.guide)) and not structure.model_params and not given:
+        params, state, is_valid = run_kept(functools.partial(start, check=is_point), key)
+    if not is_valid:
+        params, state, _ = start(key, check=False)
+    # Not in that program, in which XLA would compute them, as they are constants, to other bits.
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
         raise ValueError(

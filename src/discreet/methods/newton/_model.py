@@ -76,11 +76,6 @@ _NUM_PRIOR_DRAWS = 4000
 _TAIL = 0.001
 
 
-@run_once
-def _prior_keys() -> Array:
-    return jax.random.split(jax.random.key(0), _NUM_PRIOR_DRAWS)
-
-
 @functools.lru_cache(maxsize=32)
 def moments_of(latents: Latents) -> PriorDraws:
     """The prior's moments, from draws with fixed keys: public.
@@ -88,8 +83,12 @@ def moments_of(latents: Latents) -> PriorDraws:
     Raises:
         ValueError: Draws of the prior are not finite.
     """
-    keys = _prior_keys()
-    found = np.asarray(run_once(functools.partial(jax.lax.map, latents.drawn))(keys), np.float64)
+    draws = run_once(
+        lambda key: jax.lax.map(latents.drawn, jax.random.split(key, _NUM_PRIOR_DRAWS))
+    )
+    words = jax.device_put(np.zeros(2, np.uint32))
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    found = np.asarray(draws(key), np.float64)
     if not np.isfinite(found).all():
         bad = latents.split(~np.isfinite(found).all(axis=0))
         name = next(name for name, value in bad.items() if value.any())

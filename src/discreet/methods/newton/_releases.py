@@ -277,15 +277,6 @@ def _rows(x: Array, y: Array, present: Array, survey: Array | None = None) -> Ro
     return rows if y.ndim == 2 else jax.tree.map(lambda value: value[:, None], rows)
 
 
-def blocks_of(name: str, rows: Rows, public: Public) -> Float[Array, "record block latent"]:
-    """The blocks of records, not yet on a grid."""
-    return (
-        OF_ROWS[name](rows, public)
-        if name in OF_ROWS
-        else OF_MAPPED[name](mapped(rows, public.to), public)
-    )
-
-
 def _gridded(found: Array, mask: Array, grid: float) -> Array:
     """No block is longer than 1: lengths that squares might make too short are refused by `_lengths`."""
     return on_grid(found.reshape(len(found), -1), mask, grid, within=True).reshape(found.shape)

@@ -30,6 +30,7 @@ from discreet._validate import left_out, require
 Model = Callable[..., Any]
 _ELEMENTS = 2**22
 """Probabilities that are held at once, by default: 16 MiB of 32-bit numbers."""
+_BINS = 10  # Equally wide bins of probability, for the calibration
 
 
 def class_probabilities(
@@ -386,14 +387,13 @@ class ClassificationMetrics:
 
 
 def classification_metrics(
-    y: ArrayLike, probabilities: ArrayLike, *, num_bins: int = 10, non_private: bool = False
+    y: ArrayLike, probabilities: ArrayLike, *, non_private: bool = False
 ) -> ClassificationMetrics:
     """Accuracy, AUC, log loss and calibration of class probabilities, by scikit-learn.
 
     Args:
         y: The rows' classes, integers from 0.
         probabilities: (row, class) as of `class_probabilities`, or (row,) of class 1.
-        num_bins: Equally wide bins of probability for the calibration.
         non_private: Must be True, to say that the rows are public or that the figures will not be
             shown: they are computed from the rows without noise.
 
@@ -427,10 +427,10 @@ def classification_metrics(
         (table[:, 1], classes) if binary else (table.max(axis=1), (best == classes).astype(int))
     )
     score = np.clip(score, 0.0, 1.0)
-    observed, predicted = calibration_curve(right, score, n_bins=num_bins, pos_label=1)
+    observed, predicted = calibration_curve(right, score, n_bins=_BINS, pos_label=1)
     # The bins of calibration_curve, which drops those without rows.
-    inner = np.linspace(0.0, 1.0, num_bins + 1)[1:-1]
-    counts = np.bincount(np.searchsorted(inner, score), minlength=num_bins)
+    inner = np.linspace(0.0, 1.0, _BINS + 1)[1:-1]
+    counts = np.bincount(np.searchsorted(inner, score), minlength=_BINS)
     counts = counts[counts > 0]
     return ClassificationMetrics(
         accuracy=float(accuracy_score(classes, best)),

@@ -31,7 +31,7 @@ from discreet.privacy.gradients._layers import Lookup
 from discreet.privacy.gradients._norms import (
     HIGHEST_PRECISION,
     MOST_CANCELLATION,
-    Group,
+    UseGroup,
     factors_of,
     squared_norm,
 )
@@ -73,7 +73,7 @@ _MOST_ROWS = 576
 _BLOCK = 160
 
 
-def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group, ...] | None:
+def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[UseGroup, ...] | None:
     """Sort the uses of one leaf into groups that have no element in common, or None if some overlap in part."""
     if len(uses) == 1:
         return (_group([(uses[0], False)]),)
@@ -100,7 +100,7 @@ def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block l
     return np.concatenate([use.layer.arrange(x) for x in slices])
 
 
-def _group(members: list[tuple[Use, bool]]) -> Group:
+def _group(members: list[tuple[Use, bool]]) -> UseGroup:
     first, _ = members[0]
     blocks, _, left, right = first.layer.shape
     blocks *= math.prod(loop.length for loop in first.view.loops)
@@ -112,7 +112,7 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
         way = "outer"
     else:
         way = "formed" if left * right <= positions * (left + right) else "gram"
-    return Group(tuple(members), way, blocks, positions, left, right)
+    return UseGroup(tuple(members), way, blocks, positions, left, right)
 
 
 def weighted_sum(
@@ -337,7 +337,7 @@ class _Book:
         self.names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.leaves: list[jax.ShapeDtypeStruct] = [x for _, x in paths]
         plan, direct = find_uses(self.program.jaxpr, len(self.leaves))
-        self.groups: dict[int, tuple[Group, ...]] = {}
+        self.groups: dict[int, tuple[UseGroup, ...]] = {}
         for leaf in set(range(len(self.leaves))) - direct:
             uses = [use for (use,) in uses_with(plan) if use.view.leaf == leaf]
             groups = group_uses(uses, self.leaves[leaf].shape) if uses else ()

@@ -45,7 +45,7 @@ HIGHEST_PRECISION = jax.lax.Precision.HIGHEST
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class UseGroup:
     """Uses of the same elements of a leaf, whose gradients therefore add up before their norm is taken."""
 
     # the uses, and whether left and right are to be exchanged to fit the first one
@@ -77,7 +77,9 @@ class Group:
         return self.blocks * (self.positions * (self.left + self.right) + held[self.way])
 
 
-def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -> Float[Array, ""]:
+def squared_norm(
+    group: UseGroup, met: Sequence[tuple[Array, Array]], norm: Norm
+) -> Float[Array, ""]:
     """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
 
     `met` holds activation and cotangent of each use of the group.
@@ -118,7 +120,7 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -
         return jnp.square(jnp.maximum(length + lost, most / MOST_CANCELLATION))
 
 
-def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
+def _gram(group: UseGroup, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
     """The sum of <l_t, l_s> <r_t, r_s> over all pairs, in float64, and what rounding can have taken away from it."""
     total = lost = jnp.zeros(())
     lengths = [(_lengths(left), _lengths(right)) for left, right in factors]

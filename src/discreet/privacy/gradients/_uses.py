@@ -46,7 +46,7 @@ UseMap = Mapping[int, Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
+class UseLoop:
     """A `scan` around a use. Identity tells one loop from another."""
 
     length: int
@@ -61,7 +61,7 @@ class Use:
     # the scans around it, outermost first. In those of `view.loops` the weight changes from one
     # iteration to the next; in the others each iteration is one more position where the same weight
     # is used.
-    loops: tuple[Loop, ...]
+    loops: tuple[UseLoop, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Finder:
     direct: set[int] = dataclasses.field(default_factory=set)
 
     def walk(
-        self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]
+        self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[UseLoop, ...]
     ) -> tuple[list[Mark], UseMap]:
         marks: dict[Var, Mark] = dict(zip(jaxpr.invars, inputs, strict=True))
         plan: dict[int, Any] = {}
@@ -131,7 +131,7 @@ class _Finder:
         return [read(x) for x in jaxpr.outvars], plan
 
     def _equation(
-        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
+        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[UseLoop, ...]
     ) -> tuple[list[Mark], Any]:
         primitive = equation.primitive
         params = equation.params
@@ -162,7 +162,7 @@ class _Finder:
         return [_OF_RECORD] * len(equation.outvars), use
 
     def _cond(
-        self, branches: Sequence[Any], operands: list[Mark], loops: tuple[Loop, ...]
+        self, branches: Sequence[Any], operands: list[Mark], loops: tuple[UseLoop, ...]
     ) -> tuple[list[Mark], tuple[UseMap, ...] | None]:
         chosen_by = operands[0]
         operands = operands[1:]
@@ -175,12 +175,12 @@ class _Finder:
         return outputs, plans if any(plans) else None
 
     def _scan(
-        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
+        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[UseLoop, ...]
     ) -> tuple[list[Mark], tuple[UseMap] | None]:
         scan = scan_of(equation)
         body = scan.body.jaxpr
         num_carry = scan.num_carry
-        loop = Loop(scan.length)
+        loop = UseLoop(scan.length)
         consts, carry, xs = scan.apart(operands)
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
         # A carried value is the weaker of its start and its end; a few rounds converge, and only
