@@ -69,8 +69,9 @@ def regress(
             event) for weibull and piecewise.
         table: A table of pyarrow, pandas, polars or duckdb, or a dict of columns.
         schema: Its public description, from which the formula's columns are used. Its persons may
-            have several rows, and its rows survey weights, with bernoulli, categorical, poisson and
-            negbinomial without groups; weights with gaussian without groups and offsets, too.
+            have several rows, and its rows survey weights, with bernoulli and poisson without
+            groups, and categorical and negbinomial without groups and offsets; weights with
+            gaussian without these, too.
         family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson,
             negbinomial, zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson,
             hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is constant within
@@ -149,7 +150,9 @@ def plan_of(design: Design, **terms: Any) -> Plan:
 
 def in_closed_form(design: Design) -> bool:
     """True for what `fit_newton` and `fit_moments` take."""
-    offset = design.has_offset and design.family.closed == "moments"
+    # The dispersion of counts is read off their histogram, as if means were log-normal: with unequal
+    # exposures they are not.
+    offset = design.has_offset and design.family.name not in ("bernoulli", "poisson")
     return bool(design.family.closed) and not design.groupings and not offset
 
 
@@ -158,15 +161,15 @@ def refuse_rows(design: Design) -> None:
     schema = design.schema
     if schema.max_rows > 1 and not (in_closed_form(design) and design.family.closed != "moments"):
         raise RefusedError(
-            f"the schema's person may have {schema.max_rows} rows, which bernoulli, categorical, poisson and negbinomial take, "
-            "without groups: choose one of these, set max_rows = 1, which uses one row of each person, or fit a model of your "
-            "own."
+            f"the schema's person may have {schema.max_rows} rows, which bernoulli and poisson take without groups, and "
+            "categorical and negbinomial without groups and offsets: choose one of these, set max_rows = 1, which uses one row "
+            "of each person, or fit a model of your own."
         )
     if schema.weight is not None and not in_closed_form(design):
         raise RefusedError(
-            f"Survey weights, here {schema.weight!r}, are for bernoulli, categorical, poisson and negbinomial without groups, "
-            "and for gaussian without groups and offsets: choose one of these, or take weight out of the schema, with which each "
-            "row counts once."
+            f"Survey weights, here {schema.weight!r}, are for bernoulli and poisson without groups, and for categorical, "
+            "negbinomial and gaussian without groups and offsets: choose one of these, or take weight out of the schema, with "
+            "which each row counts once."
         )
 
 
