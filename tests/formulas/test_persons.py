@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.tabular.formulas import _regress
+from discreet.tabular.formulas import Design, _regress
 from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 SCHEMA = Schema(
@@ -106,12 +106,31 @@ def test_weights_of_persons_rows_have_their_places(given: Any) -> None:
     assert np.array_equal(how["weights"], cells["weight"][[[0, 3], [1, 2]]] / 4)
 
 
+def test_an_offset_is_a_column_whose_weight_is_known(given: Any) -> None:
+    """Also of persons with several rows: the column times its weight is the offset less its middle."""
+    cells = table(6) | {"id": np.array(list("abbaca"))}
+    design = Design("visits ~ region + offset(log(age))", PERSONS, "poisson")
+    x, _, plan, how = given(design.formula.text, cells, PERSONS, family="poisson")
+    assert (plan.num_features, plan.max_rows) == (3, 3)
+    assert np.isnan(how["known"][:2]).all()
+    assert how["levels"].tolist() == [True, True, False]
+    offset = np.log(cells["age"])[[[0, 3, 5], [1, 2, 2]]] - design.middle_offset
+    found = x[:2, :, 2] * how["known"][2]
+    assert np.allclose(found[how["mask"][:2]], offset[how["mask"][:2]])
+    assert np.abs(x[:, :, 2]).max() <= 1
+
+
 REFUSED = {
     ("cost ~ age", "gaussian", PERSONS): "may have 3 rows, which bernoulli",
-    ("ill ~ age + (1 | region)", "bernoulli", PERSONS): "without groups and offsets",
+    ("ill ~ age + (1 | region)", "bernoulli", PERSONS): "poisson take without groups, and",
+    ("visits ~ age + offset(log(age))", "negbinomial", PERSONS): "groups and offsets: choose",
     ("visits ~ age", "gamma", PERSONS): "may have 3 rows",
     ("ill ~ age + (1 | region)", "bernoulli", WEIGHTED): "take weight out of the schema",
-    ("visits ~ age", "gamma", WEIGHTED): "Survey weights, here 'weight', are for gaussian",
+    (
+        "visits ~ age",
+        "gamma",
+        WEIGHTED,
+    ): "Survey weights, here 'weight', are for bernoulli and poisson",
 }
 
 

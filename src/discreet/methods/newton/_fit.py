@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
+from scipy.linalg import null_space
 from scipy.special import ndtri
 from tqdm.auto import tqdm
 
@@ -105,6 +106,7 @@ _MANY = 32  # features
 WARY = 2.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SEPARATED = 3.0  # standard deviations of the log odds, likewise
+LARGEST_CUT = 4.0  # of a level's mean count over the most that products take
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 
 
@@ -249,6 +251,7 @@ def fit_newton(
     weights: Float[np.ndarray, "record *row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
     names: Sequence[str] | None = None,
+    known: Float[np.ndarray, " feature"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
     checkpoint: Path | str | None = None,
@@ -279,6 +282,8 @@ def fit_newton(
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened.
             None: those that may be, by the released moments.
         names: Names of the features, for the verdict's words; public. None: x[:, 0] and so on.
+        known: Weights that are not fitted, as 1 of an offset; NaN of those that are. Public, and
+            not for classes. None: all are fitted.
         person: Name of the column that identifies persons, if each record is all that one person
             has; needed with `max_rows` above 1.
         ledger: The table's budget, debited before the first release.
@@ -314,18 +319,18 @@ def fit_newton(
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, weights, levels, plan)
     names = names_of(names, plan)
+    given = _known(known, plan)
     with exclusive(checkpoint):
         saved = SavedReleases(checkpoint, key, plan)
         levels_told = None if levels is None else np.asarray(levels).tolist()
-        saved.describe(
-            plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table)
-        )
+        options = str((person, levels_told, *([] if known is None else given.tolist())))
+        saved.describe(plan=repr(plan), options=options, records=saved.digest(table))
         act = saved.act(ledger, unit=Unit(person, plan.max_rows))
         with jax.enable_x64(True):
             records = _Records(table, plan, act, saved)
             bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
             with saved.begun(act), bar:
-                found = _Newton(records, plan, levels).run(bar)
+                found = _Newton(records, plan, levels, given).run(bar)
                 result = found.result(np.random.default_rng(saved.words), act.statement, names)
     warn_of_use(result, act.statement)
     return result
@@ -338,6 +343,19 @@ def names_of(names: Sequence[str] | None, plan: NewtonPlan) -> list[str]:
     if isinstance(names, str) or len(names) != plan.num_features:
         raise ValueError(f"names must be {plan.num_features} texts, one for each feature; or None.")
     return [str(name) for name in names]
+
+
+def _known(known: Any, plan: NewtonPlan) -> Float[np.ndarray, " feature"]:
+    """The weights that are known, and NaN of the others."""
+    if known is None:
+        return np.full(plan.num_features, np.nan)
+    found = np.asarray(known, np.float64)
+    if found.shape != (plan.num_features,) or np.isinf(found).any() or plan.family == CLASSES:
+        raise ValueError(
+            f"known must be {plan.num_features} finite numbers, one for each feature and NaN of those that are fitted, and the "
+            "family not classes; or None."
+        )
+    return found
 
 
 def _checked(
@@ -388,10 +406,18 @@ def _checked(
 class _Newton:
     """The state of a fit: all of it follows from releases and public numbers."""
 
-    def __init__(self, records: _Records, plan: NewtonPlan, levels: np.ndarray | None) -> None:
+    def __init__(
+        self,
+        records: _Records,
+        plan: NewtonPlan,
+        levels: np.ndarray | None,
+        known: Float[np.ndarray, " feature"],
+    ) -> None:
         self.plan = plan
         self.records = records
         self.levels = levels
+        self.fitted = np.isnan(known)
+        self.known = np.append(0.0, np.where(self.fitted, 0.0, known))
         self.counts: Counts | None = None
         self.points: list[Vector] = []
         self.values: list[Vector] = []
@@ -423,6 +449,9 @@ class _Newton:
         length = whole / max(seen[0, 0] / scale[0] ** 2, whole / longest)
         self.to = scale[:, None] * vectors / np.sqrt(values / whole) * 2 / np.sqrt(length)
         self.back = np.linalg.inv(self.to)
+        # All that follows is of the coordinates in which the known weights do not change.
+        fixed = self.to[1:][~self.fitted]
+        self.free = np.kron(np.eye(plan.outputs), null_space(fixed) if len(fixed) else np.eye(size))
         moments = (self.back.T * self.fill) @ self.back
         self.prior, self.stated_prior = self._priors_of(moments / moments[0, 0], sigma / whole)
 
@@ -449,12 +478,17 @@ class _Newton:
             self.unseen |= levels & (moments[0, 1:] <= noise)
         else:
             self.unseen &= ~np.asarray(levels, bool)
+        self.unseen &= self.fitted
         spread = np.where(levels, 1.0, spread)
         self.centre, self.lowest = centre, np.where(levels, 0.0, -1.0)
+        self.sure_levels = levels & ~self.unseen & self.fitted
         small = np.sqrt(np.maximum(HIDDEN_SPREAD * squares, 1e-4))
         least = np.where(self.unseen & ~np.asarray(levels, bool), np.minimum(spread, small), spread)
+        own = np.append(True, self.fitted)
+        to = self.to[own] @ self.free if len(own) > own.sum() else self.to
         steps, stated = (
-            Prior.of(intercept, weight / x, centre, self.to, plan.outputs) for x in (spread, least)
+            Prior.of(intercept, weight / x[self.fitted], centre[own], to, plan.outputs)
+            for x in (spread, least)
         )
         return steps, stated
 
@@ -495,7 +529,7 @@ class _Newton:
         self.bias = 0.0
         variance = 0.15
         start = 0.25
-        self.theta = np.zeros(size * plan.outputs)
+        self.theta = np.zeros(self.free.shape[1])
         if plan.family == CLASSES:
             # The length of e_y - p, and the largest eigenvalue of its covariance.
             self.cut = np.sqrt(2)
@@ -516,7 +550,8 @@ class _Newton:
             )
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
             start = 2 * counts.mean
-            self.theta = self.back[:, 0] * np.log(counts.mean)
+            start_at = np.log(counts.mean) - self.centre @ self.known
+            self.theta = self.free.T @ self.back[:, 0] * start_at
         noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
         # Where the model does not hold, the fit moves by what long rows do not count. So the reach
         # is as long as the noise, which grows with it, allows: half of the sampling's at 1, at most
@@ -530,7 +565,7 @@ class _Newton:
         self.reach = self.times * self.length
         self.bound = self.cut * self.reach * np.sqrt(most_rows)
         self.most = 4 * self.num_rows * self.weight * start
-        self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
+        self.curvature = self._freed(self.most * np.diag(np.tile(self.fill, plan.outputs)))
         self.sampling = self.weight * self.typical_weight * self.curvature
         if self.counts is not None:
             lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
@@ -544,8 +579,16 @@ class _Newton:
         lengths = np.linalg.norm(middle + way[:, None] * self.to[1:], axis=1)
         return 2 * self.reach < lengths
 
+    def _whole(self, theta: Vector) -> Vector:
+        """A point in the coordinates of the releases, with the known weights."""
+        return self.free @ theta + np.tile(self.back @ self.known, self.plan.outputs)
+
+    def _freed(self, matrix: Matrix) -> Matrix:
+        """A matrix of the releases, in the free coordinates: these are orthonormal, so its noise is of the same law."""
+        return self.free.T @ matrix @ self.free
+
     def _public(self, reach: float, most_curvature: float = 1.0) -> Public:
-        public = Public(self.to, self.theta, reach, most_curvature, self.cut)
+        public = Public(self.to, self._whole(self.theta), reach, most_curvature, self.cut)
         return (
             public
             if self.counts is None
@@ -563,7 +606,7 @@ class _Newton:
                 self._measure(AT.index(step))
             found = self.records("total", f"residual of {family}", noise, self._public(self.reach))
             self.points.append(self.theta)
-            self.values.append(found * self.bound)
+            self.values.append(self.free.T @ found * self.bound)
             self.sigma = noise * self.bound
             guess, self.spread, _ = settle(
                 self.gradients,
@@ -619,8 +662,10 @@ class _Newton:
         times = min(self.times, max(1.25, self.times / 1.6))
         reach = times * self.length
         unit = most * reach**2 * self.weight / min(times, 1.0) ** 2
-        raw = unit * self.records(
-            "products", f"curvature of {plan.family}", noise, self._public(reach, most)
+        raw = unit * self._freed(
+            self.records(
+                "products", f"curvature of {plan.family}", noise, self._public(reach, most)
+            )
         )
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
@@ -632,18 +677,41 @@ class _Newton:
                 self.most *= 20 * share
         else:
             # The first one, scaled, and what stands out of the noise beside it.
-            again = np.clip(np.trace(raw) / np.trace(self.curvature), 0.1, 3)
+            again = np.clip(np.trace(raw) / np.trace(self.products), 0.1, 3)
             self.least *= min(again, 1.0)
-            rest = rebuilt(raw - again * self.curvature, lambda values: soft(values, sigma))
-            values, vectors = np.linalg.eigh(again * self.curvature + rest)
+            rest = rebuilt(raw - again * self.products, lambda values: soft(values, sigma))
+            values, vectors = np.linalg.eigh(again * self.products + rest)
             values = np.maximum(values, self.least)
-        self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
-        self.sampling = self.weight * self.typical_weight * self.curvature
+        self.products = (vectors * np.minimum(values, self.most)) @ vectors.T
+        self.sampling = self.weight * self.typical_weight * self.products
+        self.curvature = self.products
+        if self.counts is not None:
+            self.curvature = self._of_levels(self.products, reach, most)
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
+    def _of_levels(self, products: Matrix, reach: float, most: float) -> Matrix:
+        """The curvature of gradients, in which rows have their weight, from products, in which they have its square.
+
+        What matters are the rows of a rare level, which are all long, and whose means are cut at
+        `most` where its effect is strong: of these both are undone. Their products are, but for how
+        other features vary among them, those of the level's own row.
+        """
+        point = self._whole(self.theta)
+        middle = self.centre @ self.to
+        found = products.copy()
+        for place in 1 + np.flatnonzero(self.sure_levels):
+            way = (1 - self.centre[place]) * self.to[place]
+            length = np.hypot(np.linalg.norm(middle + way), self.length)
+            cut = np.exp((middle + way) @ point) / most
+            row = products @ (self.free.T @ self.back[:, place])
+            more = max(length / reach, 1.0) * np.clip(cut, 1.0, LARGEST_CUT) - 1
+            found += more * np.outer(row, row) / (self.back[:, place] @ self.free @ row)
+        return found
+
     def _spread_of_predictor(self, theta: Vector) -> float:
         """Standard deviation of the predictor over the records, at a point."""
+        theta = self._whole(theta)
         constant = self.back[:, 0]
         along = (self.fill * theta * constant).sum() ** 2 / (self.fill * constant**2).sum()
         return float(2 * np.sqrt(max((self.fill * theta**2).sum() - along, 0.0)))
@@ -654,8 +722,8 @@ class _Newton:
         size = len(self.theta)
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
-        raw = unit * self.records(
-            "products", f"residual of {plan.family}", noise, self._public(self.reach)
+        raw = unit * self._freed(
+            self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
         )
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
@@ -696,12 +764,15 @@ class _Newton:
             trust=WARY,
         )
         mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
-        ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
+        ones = self.free.T @ np.kron(np.eye(plan.outputs), self.back[:, :1])
         said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
+        to = to @ self.free
         covariance = to @ covariance @ to.T
         before = np.diag(to @ np.linalg.inv(self.stated_prior.matrix(1.0)) @ to.T)
-        learned = 1 - np.diag(covariance) / before
+        is_known = np.tile(np.append(False, ~self.fitted), len(to) // (plan.num_features + 1))
+        learned = np.where(is_known, 1.0, 1 - np.diag(covariance) / np.where(is_known, 1.0, before))
+        known = np.tile(self.known, len(to) // (plan.num_features + 1))
         # Of a feature with classes, that class of which most is learned.
         most_learned = learned.reshape(-1, plan.num_features + 1)[:, 1:].max(axis=0)
         unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
@@ -713,10 +784,14 @@ class _Newton:
         held_back = [name for name, far in zip(names, self._held_back(), strict=True) if far]
         apart = self._spread_of_predictor(draws.mean(axis=0)) if plan.family == BINARY else 0.0
         use = _use(said, unseen, unlearned, self.weights_hidden, scatter, held_back, apart)
+        if is_known.any():
+            told = zip(names, self.known[1:], self.fitted, strict=True)
+            listed_ones = ", ".join(f"{name} {value:g}" for name, value, own in told if not own)
+            statement = statement.with_public(f"Weights that are known: {listed_ones}")
         return NewtonResult(
-            mean=to @ mean,
+            mean=known + to @ mean,
             covariance=covariance,
-            predictive=draws @ to.T,
+            predictive=known + draws @ to.T,
             learned=learned,
             unseen=self.unseen,
             mean_squares=self.mean_squares,

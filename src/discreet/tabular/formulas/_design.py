@@ -336,9 +336,11 @@ class Design:
         _check_finite(self.names, x)
         offset = self._offset(template)
         self.middle_offset = 0.0
+        self.half_offset = 1.0
         if offset is not None:
             _check_finite(["The offset"], offset[:, None])
             self.middle_offset = float(offset.mean())
+            self.half_offset = float(np.abs(offset - self.middle_offset).max()) or 1.0
         self.groupings: tuple[Grouping, ...] = tuple(self._groupings(terms.group_terms))
         self._coordinates(x)
         self._scale_varying(template)

@@ -69,8 +69,9 @@ def regress(
             event) for weibull and piecewise.
         table: A table of pyarrow, pandas, polars or duckdb, or a dict of columns.
         schema: Its public description, from which the formula's columns are used. Its persons may
-            have several rows, and its rows survey weights, with bernoulli, categorical, poisson and
-            negbinomial without groups and offsets; weights with gaussian, too.
+            have several rows, and its rows survey weights, with bernoulli and poisson without
+            groups, and categorical and negbinomial without groups and offsets; weights with
+            gaussian without these, too.
         family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson,
             negbinomial, zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson,
             hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is constant within
@@ -127,7 +128,7 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     refuse_rows(design)
     family = design.family
     shape: dict[str, Any] = {
-        "num_features": len(design.kept),
+        "num_features": len(design.kept) + design.has_offset,
         "weighted": design.schema.weight is not None,
     }
     several = design.schema.max_rows > 1
@@ -149,7 +150,10 @@ def plan_of(design: Design, **terms: Any) -> Plan:
 
 def in_closed_form(design: Design) -> bool:
     """True for what `fit_newton` and `fit_moments` take."""
-    return bool(design.family.closed) and not design.groupings and not design.has_offset
+    # The dispersion of counts is read off their histogram, as if means were log-normal: with unequal
+    # exposures they are not.
+    offset = design.has_offset and design.family.name not in ("bernoulli", "poisson")
+    return bool(design.family.closed) and not design.groupings and not offset
 
 
 def refuse_rows(design: Design) -> None:
@@ -157,14 +161,15 @@ def refuse_rows(design: Design) -> None:
     schema = design.schema
     if schema.max_rows > 1 and not (in_closed_form(design) and design.family.closed != "moments"):
         raise RefusedError(
-            f"the schema's person may have {schema.max_rows} rows, which bernoulli, categorical, poisson and negbinomial take, "
-            "without groups and offsets: choose one of these, set max_rows = 1, which uses one row of each person, or fit a "
-            "model of your own."
+            f"the schema's person may have {schema.max_rows} rows, which bernoulli and poisson take without groups, and "
+            "categorical and negbinomial without groups and offsets: choose one of these, set max_rows = 1, which uses one row "
+            "of each person, or fit a model of your own."
         )
     if schema.weight is not None and not in_closed_form(design):
         raise RefusedError(
-            f"Survey weights, here {schema.weight!r}, are for gaussian, bernoulli, categorical, poisson and negbinomial without "
-            "groups and offsets: choose one of these, or take weight out of the schema, with which each row counts once."
+            f"Survey weights, here {schema.weight!r}, are for bernoulli and poisson without groups, and for categorical, "
+            "negbinomial and gaussian without groups and offsets: choose one of these, or take weight out of the schema, with "
+            "which each row counts once."
         )
 
 
@@ -228,6 +233,9 @@ class _Arrays:
     def __init__(self, design: Design, rows: Rows, persons: np.ndarray | None) -> None:
         assert rows.y is not None
         self.x = features(design, rows)
+        if rows.offset is not None:
+            column = (rows.offset - design.middle_offset) / design.half_offset
+            self.x = np.column_stack([self.x, column])
         self.y = design.scaled_target(rows.y) if design.family.closed == "moments" else rows.y
         self.how: dict[str, Any] = {
             "mask": rows.present if design.schema.drops else None,
@@ -249,12 +257,18 @@ def _in_closed_form(
     """By `fit_newton`."""
     draw_key = _draw_key(key, paid_by.get("checkpoint"))
     names = [design.names[place] for place in design.kept]
-    result = fit_newton(
-        key, rows.x, rows.y, plan, levels=design.levels, names=names, **rows.how, **paid_by
-    )
+    own: dict[str, Any] = {"levels": design.levels, "names": names}
+    if design.has_offset:
+        # A column whose weight is known.
+        own["levels"] = np.append(design.levels, False)
+        own["names"] = [*names, "the offset"]
+        own["known"] = np.append(np.full(len(names), np.nan), design.half_offset)
+    result = fit_newton(key, rows.x, rows.y, plan, **own, **rows.how, **paid_by)
     with keeping(result):
         draws = dict(result.posterior(draw_key, NUM_DRAWS))
         predictive = dict(result.to_predict)
+        for found in (draws, predictive):
+            found["weights"] = found["weights"][:, : len(names)]
         if design.family.name == "negbinomial":
             # Its 90 % interval is what is known of it.
             low, high = np.log(result.dispersion_range)
@@ -264,7 +278,8 @@ def _in_closed_form(
             draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
             predictive["concentration"] = np.array([result.dispersion])
         variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
-        prior = _of_normals(design, variances.reshape(-1, len(names) + 1))
+        variances = variances.reshape(design.family.num_classes or 1, -1)[:, : len(names) + 1]
+        prior = _of_normals(design, variances)
         prior["concentration"] = np.exp2(10 * _EVENLY - 4.25)  # the range of `dispersion_range`
         return *_named(design, draws, predictive, prior), result
 
