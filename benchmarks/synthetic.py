@@ -1,6 +1,6 @@
 """Synthetic twins of UCI Adult beside each other: same schema, slices, split and measures for each contender.
 
-python -m benchmarks.synthetic [--quick] [--only counts,records,mst,smartnoise-mst,smartnoise-aim]
+python -m benchmarks.synthetic [--quick] [--only counts,mixture,records,mst,smartnoise-mst,smartnoise-aim]
 
 The measures are those of `dp.synthetic`: accuracy and AUC of a logistic regression trained on a
 twin and tested on real rows, and total variation to the training rows. Each contender fits every
@@ -12,6 +12,9 @@ compiled before in JAX's cache.
 written over the estimation of `mbi`, their package: all columns are counted, a tree of pairs is
 chosen by exponential mechanisms, and the pairs are counted. Of its zero-concentrated budget a third
 goes to each. It gets discreet's levels and decoding. Its noise is numpy's.
+
+`mixture` is the estimator of the same kind in `mbi`, with as many components, fitted to counts of
+the same plan as ours.
 
 The `smartnoise` contenders are programs of smartnoise-synth, which needs an environment of its own,
 since it asks for mbi < 2. They get discreet's levels, so that nothing is spent on bounds, and know
@@ -86,6 +89,32 @@ def counts(
     steps = {} if scale.effort == 1 else {"num_steps": scale.size(scale.steps(1_500), 200)}
     model, result = fit_twins(private_marginals(dp.random.key(), train, plan), **steps)
     return lambda: dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=TWINS)
+
+
+def mixture(
+    train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale
+) -> Callable[[], Twins]:
+    """The mixture of products of `mbi`, fitted to the counts that `counts` fits."""
+    mbi, extensions, optax = load("mbi"), load("mbi.extensions"), load("optax")
+    plan = MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=DELTA, slices=SLICES)
+    released = private_marginals(dp.random.key(), train, plan)
+    measured = [
+        _measured(mbi, released.table(*table).ravel(), table, plan.stddev(table))
+        for table in plan.tables
+    ]
+    domain = mbi.Domain([column.name for column in schema.columns], plan.levels.sizes)
+    estimator = extensions.MixtureOfProductsEstimator(optimizer=optax.adam(0.05), num_components=64)
+    fitted = estimator.estimate(
+        domain, measured, released.num_records, iters=scale.size(scale.steps(1_500), 200)
+    )
+    rng = np.random.default_rng()
+
+    def draw() -> Twins:
+        rows = [fitted.synthetic_data().data for _ in range(TWINS)]
+        columns = [np.stack([np.asarray(own[name]) for name in domain], axis=1) for own in rows]
+        return [plan.levels.decode(own.astype(np.int32), rng) for own in columns]
+
+    return draw
 
 
 def records(
@@ -254,6 +283,7 @@ def smartnoise(
 
 CONTENDERS: dict[str, Contender] = {
     "counts": counts,
+    "mixture": mixture,
     "records": records,
     "mst": mst,
     "smartnoise-mst": functools.partial(smartnoise, program="MST"),
@@ -261,12 +291,13 @@ CONTENDERS: dict[str, Contender] = {
 }
 TITLES = {
     "counts": "twins from counts",
+    "mixture": "mixture of products of mbi 2 on the same counts",
     "records": "twins from the records by DPSVI",
     "mst": "MST on mbi 2",
     "smartnoise-mst": "MST of smartnoise-synth",
     "smartnoise-aim": "AIM of smartnoise-synth (at most 40 rounds, models of 8 MB)",
 }
-REPETITIONS = {"smartnoise-aim": 1}
+REPETITIONS = {"smartnoise-aim": 1, "mixture": 3}
 """Number of fits where five take too long."""
 
 

@@ -215,6 +215,12 @@ def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
     # The table has more records than a group: no δ follows from those of one.
     assert "--delta 1e-06" in " ".join(by.stdout.split())
     assert "no number of records was given" in " ".join(by.stderr.split())
+    replaced = RUN.invoke(app, [*WIDTH, "--relation", "replace-one"])
+    how = {"num_records": 3_000, "delta": 1e-5, "relation": discreet.Relation.REPLACE_ONE}
+    more = epsilon_for_widths(schema, {"age": 0.5}, **how)
+    assert more > 1.3 * epsilon
+    said = f"(--epsilon {more:g} --delta 1e-05 --relation replace-one)"
+    assert said in " ".join(replaced.stdout.split())
     assert not no_dry_run
 
 
@@ -227,6 +233,7 @@ def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
         ([*WIDTH, "--width", "height=1"], "widths names height"),
         ([*WIDTH, "--by", "smoker,height"], "--by is 'smoker,height': give two columns"),
         (arguments("--mean", "age=3"), "--mean: for a description, give --width, too"),
+        (arguments("--relation", "replace-one"), "--relation: for a description, give --width"),
         (arguments(model=None), "give --model and --epsilon for a fit, or --width"),
         (arguments(epsilon=None), "give --model and --epsilon for a fit, or --width"),
     ],

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import discreet
 from discreet.privacy.gradients import clip_records, rounding_margin, sum_records
 
 
-def joint_norms(tree):
+def joint_norms(tree, order=2):
     """In float64, so that the check does not round as the code does."""
     leaves = [np.asarray(x, np.float64).reshape(x.shape[0], -1) for x in jax.tree.leaves(tree)]
+    if order == 1:
+        return sum(np.abs(x).sum(axis=1) for x in leaves)
     return np.sqrt(sum(np.square(x).sum(axis=1) for x in leaves))
 
 
@@ -30,8 +33,20 @@ def test_no_record_exceeds_the_norm_at_any_scale(seed, dim, norm, log_scale, dty
         "a": jnp.asarray(scale * rng.standard_normal((4, dim)), dtype),
         "b": jnp.asarray(scale * rng.standard_normal((4, 2, 3)), dtype),
     }
-    clipped = clip_records(rows, norm)
-    assert joint_norms(clipped).max() <= norm * (1 + 1e-12)
+    for order in (1, 2):
+        clipped = clip_records(rows, norm, order)
+        assert joint_norms(clipped, order).max() <= norm * (1 + 1e-12)
+
+
+def test_rows_are_clipped_to_an_l1_norm_and_those_within_it_are_kept():
+    """The L2 norm is the smaller one: rows within it may be beyond."""
+    rows = jnp.array([[3.0, -4.0], [0.3, -0.4], [jnp.nan, 0.0], [jnp.inf, 1.0], [0.0, 0.0]])
+    clipped = np.asarray(clip_records({"a": rows[:, :1], "b": rows[:, 1:]}, 1.0, 1)["b"])
+    np.testing.assert_allclose(clipped[:, 0], [-4 / 7, -0.4, 0, 0, 0], rtol=1e-5)
+    assert clipped[1] == rows[1, 1]
+    assert joint_norms(clip_records(rows[:1], 1.0), order=1) > 1.3
+    with pytest.raises(ValueError, match="order is 3; norms of order 1 and 2 are bounded"):
+        discreet.clip_records(rows, 1.0, order=3)
 
 
 def test_clipping_without_a_margin_exceeds_the_norm():

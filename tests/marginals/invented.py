@@ -38,6 +38,8 @@ def noisy(released: Marginals, rng: np.random.Generator, times: float = 1.0) -> 
     """The same with noise of the plan's size, or of so many times that."""
     plan = released.plan
     whole = np.concatenate([released.counts, released.sums, released.persons])
-    whole = whole + times * plan.noise / plan.all_weights * rng.standard_normal(len(whole))
+    size = times * plan.noise / plan.all_weights
+    scaled = rng.laplace(0, np.sqrt(0.5), len(whole)) if plan.laplace else None
+    whole = whole + size * (rng.standard_normal(len(whole)) if scaled is None else scaled)
     counts, sums, persons = plan.apart(whole)
     return dataclasses.replace(released, counts=counts, sums=sums, persons=persons)

@@ -253,10 +253,20 @@ def _products() -> None:
     enter("dot_general", lambda s, t: jnp.outer(s, t), "sum", "line")
 
 
+def _in_l1(truth, *rows):
+    return [dp.sum_records(dp.clip_records(x, 2.0, order=1), truth[:, 0]) for x in rows]
+
+
 def _clipping() -> None:
     kinds = ("raw", "raw masked", "finite", "limited", "placed")
     each("clip_records", lambda x: dp.clip_records(x, 2.0), kinds)
     enter("clip_records", lambda *x: dp.clip_records(x, 2.0), *kinds)
+    each("clip_records", lambda x: dp.clip_records(x, 2.0, order=1), kinds)
+    enter("clip_records", lambda *x: dp.clip_records(x, 2.0, order=1), *kinds)
+    each("clip_records", lambda x: dp.clip_records(x[None], 1.0, order=1), (*SUMS, "raw"))
+    enter("sum_records", lambda t, *xs: _in_l1(t, *xs), "truth", *kinds)
+    enter("add", lambda t, x: sum(_in_l1(t, x[:, :1], x[:, :1])) + 1.0, "truth", "raw")
+    enter("add", lambda t, x, y: _in_l1(t, x)[0] + jnp.ones((2, D)), "truth", "raw", "finite")
     enter("clip_records", lambda x, c: dp.clip_records(x, jnp.abs(c)), "raw masked", "scalar")
     enter("clip_records", lambda x, y: dp.clip_records((x, y), 1.0), "raw", "places")
     each("clip_records", lambda x: dp.clip_records(x[None], 1.0), (*SUMS, "raw"))
@@ -657,6 +667,9 @@ def _keys() -> None:
     )
     enter("noise", lambda k, *x: dp.laplace_mechanism(k, x, 2.0), *sums, keyed=True)
     enter("noise", lambda k, x: dp.laplace_mechanism(k, x[0], 2.0), "sum", keyed=True)
+    in_l1 = lambda k, t, *xs: dp.laplace_mechanism(k, _in_l1(t, *xs), 2.0)  # noqa: E731
+    enter("noise", in_l1, "truth", "raw", keyed=True)
+    enter("noise", in_l1, "truth", "raw", "raw masked", keyed=True)
     chosen = lambda k, x: dp.exponential_mechanism(k, x, 0.5)  # noqa: E731
     for own in (*sums, "unknown"):
         enter("choose", chosen, own, keyed=True, worlds=("add", "replace"))

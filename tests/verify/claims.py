@@ -270,6 +270,10 @@ class Book:
                 yield "another number where there is no record, or where there is one"
             if batch in value.zero and rows[those].any():
                 yield "not zero where there is no record, or where there is one"
+        if value.absolute is not None and value.finite:
+            largest = np.abs(rows).sum(1).max(initial=0)
+            if not largest <= value.absolute * (1 + ROUNDING) + TINY:
+                yield f"a row of L1 norm {largest} and not {value.absolute}"
         bound = None if value.terms is None or not value.finite else self.total(value.terms)
         if bound is not None and (
             longest := np.linalg.norm(rows, axis=1).max(initial=0)
@@ -384,6 +388,11 @@ class Book:
             and not apart.max(initial=0) <= self.factor * value.moves * (1 + ROUNDING) + TINY
         ):
             yield f"an element that moves by {apart.max()} and not by {self.factor * value.moves}"
+        if (
+            value.absolute is not None
+            and not apart.sum() <= self.factor * value.absolute * (1 + ROUNDING) + TINY
+        ):
+            yield f"a sum that moves by {apart.sum()} in L1 and not by {self.factor * value.absolute}"
         seen = _distance(numbers)
         if not seen <= self.factor * bound * (1 + ROUNDING) + TINY:
             yield f"a sum that moves by {seen} and not by {self.factor * bound}"

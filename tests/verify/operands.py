@@ -343,6 +343,9 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
         "moves": dataclasses.replace(value, moves=0.5 * value.moves)
         if value.moves and not rows
         else None,
+        "absolute": dataclasses.replace(value, absolute=0.5 * value.absolute)
+        if value.absolute and (value.finite or not rows)
+        else None,
         "low": dataclasses.replace(value, low=value.low + 0.1) if value.low is not None else None,
         "high": dataclasses.replace(value, high=value.high - 0.1)
         if value.high is not None

@@ -462,8 +462,16 @@ def test_laplace_noise_needs_the_l1_norm():
     def vector(w, xs, ys, mask, key):
         return dp.laplace_mechanism(key, clipped_sum(w, xs, ys, mask), Z * C * 2.0)
 
+    def clipped(w, xs, ys, mask, key, order=1):
+        rows = dp.clip_records({"x": xs, "y": ys[:, None]}, C, order=order)
+        return dp.laplace_mechanism(key, dp.sum_records(rows["x"], mask), Z * C)
+
     like(certify(step).event, LaplaceDpEvent(3.0))
     like(certify(vector).event, LaplaceDpEvent(Z * 2.0 / np.sqrt(D + 1)))
+    like(certify(clipped).event, LaplaceDpEvent(Z))
+    # An L2 bound taken for one in L1.
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        certify(lambda *x: clipped(*x, order=2), expect=LaplaceDpEvent(Z))
 
 
 def test_numpyro_elbo_of_a_record():

@@ -51,9 +51,11 @@ from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import (
     GAUSSIAN,
+    LAPLACE,
     clip_records,
     exponential_mechanism,
     planned_gaussian,
+    planned_laplace,
 )
 from discreet.privacy.report import RECORD, Statement, Unit, make_release_statement
 from discreet.privacy.verify import Certificate, Given, certify
@@ -108,6 +110,31 @@ class Gaussian(NamedTuple):
         return math.prod(GAUSSIAN.drawn(self.stddev, self.noise_multiplier, dim, self.room))
 
 
+class Laplace(NamedTuple):
+    """The sum with Laplace noise, which goes by L1 norms: less noise than Gaussian for few numbers.
+
+    Attributes:
+        scale: Scale of the noise on each number.
+        noise_multiplier: The same over the L1 bound on what one record contributes.
+    """
+
+    scale: float
+    noise_multiplier: float
+
+    def event(self) -> DpEvent:
+        """As in `Noise`."""
+        return LAPLACE.event(self.noise_multiplier)
+
+    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
+        """As in `Noise`."""
+        return planned_laplace(key, total, *self)
+
+    @in_own_settings
+    def drawn(self, dim: int) -> float:
+        """Standard deviation of the noise that is drawn, as in `Gaussian`."""
+        return math.sqrt(2) * LAPLACE.drawn(self.scale, self.noise_multiplier, dim)
+
+
 class Choice(NamedTuple):
     """The number of a large one of these sums, by the exponential mechanism.
 
@@ -145,6 +172,7 @@ class Wording(NamedTuple):
     released: Sequence[str]
     public: Sequence[str]
     about: str = ""
+    exact: bool = False
     not_covered: Sequence[str] = ()
     notes: Sequence[str] = ()
     violations: Sequence[str] = ()

@@ -40,6 +40,7 @@ def plan(
     by: options.Groups = None,
     pair: options.Pairs = None,
     level: options.Level = LEVEL,
+    relation: options.RelationOption = None,
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
@@ -102,13 +103,21 @@ def plan(
             None, choose_model(TWIN), target, bounds, schema, non_private_bounds=False
         )
         _say_widths(
-            described, width, mean, num_records, delta, as_json, by=by, pairs=pair, level=level
+            described,
+            width,
+            mean,
+            num_records,
+            delta,
+            as_json,
+            by=by,
+            pairs=pair,
+            level=level,
+            relation=relation,
         )
         return
-    if of_figures := [
-        name for name, value in (("--mean", mean), ("--by", by), ("--pair", pair)) if value
-    ]:
-        raise ValueError(f"{', '.join(of_figures)}: for a description, give --width, too")
+    of_figures = {"--mean": mean, "--by": by, "--pair": pair, "--relation": relation}
+    if given := [name for name, value in of_figures.items() if value]:
+        raise ValueError(f"{', '.join(given)}: for a description, give --width, too")
     if model is None or epsilon is None:
         raise ValueError("give --model and --epsilon for a fit, or --width for a description")
     check_file(plot, "--plot", overwrite=overwrite)
@@ -161,6 +170,7 @@ def _say_widths(
     by: Sequence[str] | None,
     pairs: Sequence[str] | None,
     level: float,
+    relation: options.RelationName | None,
 ) -> None:
     """Find and print the ε of a description."""
     means = _numbers("--mean", mean or ())
@@ -168,6 +178,7 @@ def _say_widths(
     # δ follows from all records, and a group has a part of them.
     delta = delta_of(delta, None if keys else num_records, None)
     counted: dict[str, Any] = {"delta": delta, "by": keys, "pairs": pairs_of(pairs, schema)}
+    counted["relation"] = options.relation_of(relation)
     how: dict[str, Any] = {"level": level, "means": means}
     epsilon = dp.marginals.epsilon_for_widths(
         schema, _numbers("--width", width), num_records=num_records, **how, **counted
@@ -180,15 +191,17 @@ def _say_widths(
             "delta": delta,
             "num_records": num_records,
             "by": keys,
+            "relation": counted["relation"].name,
             "half_widths": found,
             **how,
         }
         say_json("widths", facts)
         return
     whose = "each group" if keys else "a table"
-    say(
-        f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe (--epsilon {epsilon:g} --delta {delta:g})."
-    )
+    how_to = f"--epsilon {epsilon:g} --delta {delta:g}"
+    if relation is not None:
+        how_to += f" --relation {relation.value}"
+    say(f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe ({how_to}).")
     say(width_words(found, schema, f"{whose} of {num_records:,} records", level))
 
 

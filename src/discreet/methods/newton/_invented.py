@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from discreet.methods.inference import Latents, Records, objective_of_points, take_apart
 from discreet.methods.newton import _model
 from discreet.methods.newton._far import pulls_from_far
-from discreet.methods.newton._fit import NewtonResult, _checked, _Newton, names_of
+from discreet.methods.newton._fit import NewtonResult, _checked, _known, _Newton, names_of
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
 from discreet.methods.newton._plan import CLASSES, NewtonPlan
@@ -89,7 +89,8 @@ def fit_invented(
     table = _checked(x, y, mask, weights, levels, plan)
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
-        found: Any = _Newton(_Invented(table, plan, rng), plan, levels)  # pyright: ignore[reportArgumentType]
+        releases: Any = _Invented(table, plan, rng)
+        found = _Newton(releases, plan, levels, _known(None, plan))
         return found.run(bar).result(rng, _statement(plan), names_of(None, plan))
 
 

@@ -35,6 +35,7 @@ from discreet.privacy.accounting._pairs import (
     NO_RELEASE,
     GaussianCurve,
     GaussianPair,
+    LaplaceCurve,
     LaplacePair,
     Pair,
     PoissonPair,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from discreet.privacy.accounting._pairs import GridCurve
     from discreet.privacy.accounting._renyi import RenyiCurve
 
-    Curve = GaussianCurve | GridCurve | PureCurve | RenyiCurve
+    Curve = GaussianCurve | LaplaceCurve | GridCurve | PureCurve | RenyiCurve
     """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper
     bounds at each epsilon >= 0; `knots` are epsilons, ascending from 0, between which the curve is
     smooth; the last has a negligible delta."""
@@ -202,6 +203,8 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
         return GaussianCurve(gaussian) if gaussian > 0 else NO_RELEASE
     if gaussian == 0 and len(others) == 1:
         [(only, times)] = others.items()
+        if isinstance(only, LaplaceDpEvent) and times == 1:
+            return LaplaceCurve(neighbours(relation).distance / only.noise_multiplier)
         if isinstance(only, RandomizedResponseDpEvent) and times <= _MOST_IN_CLOSED_FORM:
             from discreet.privacy.accounting._choices import PureCurve
 

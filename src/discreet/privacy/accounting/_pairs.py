@@ -154,6 +154,21 @@ class LaplacePair:
 
 
 @dataclass(frozen=True)
+class LaplaceCurve:
+    """The profile of one release with Laplace noise of scale 1 on sums that lie `shift` apart: exact, but for rounding upward."""
+
+    shift: float
+
+    def delta(self, epsilon: Array) -> Array:
+        shift = self.shift * (1 + 2.0**-50)
+        return -np.expm1(np.minimum((epsilon - shift) / 2, 0.0)) * (1 + 2.0**-50)
+
+    @property
+    def knots(self) -> Array:
+        return np.linspace(0.0, self.shift * (1 + 2.0**-49), 257)
+
+
+@dataclass(frozen=True)
 class PoissonPair:
     """A Poisson sample with the record in the data, against one without: (1-q) Q + q P against Q.
 

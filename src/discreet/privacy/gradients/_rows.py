@@ -76,16 +76,18 @@ def row_scale(squared_norm: Float[Array, "record"], size: int) -> Float[Array, "
     return jnp.where(jnp.isfinite(squared_norm), factor, 0.0)
 
 
-def squared_norms(tree: Any, norm: Norm) -> Float[Array, "record"]:
-    """Squared L2 norms of the rows of a tree, jointly over its leaves, in units of `norm`.
+def squared_norms(tree: Any, norm: Norm, order: int = 2) -> Float[Array, "record"]:
+    """Squared L2 norms, or with order 1 L1 norms, of the rows of a tree, jointly over its leaves, in units of `norm`.
 
     Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes
     where it matters.
     """
     with double():
-        squares = [jnp.square(x.astype(jnp.float64) / norm) for x in jax.tree.leaves(tree)]
-        leaves = [jnp.sum(x.reshape(len(x), -1), axis=1) for x in squares]
-        return functools.reduce(jnp.add, leaves).astype(jnp.float32)
+        size = jnp.abs if order == 1 else jnp.square
+        sizes = [size(x.astype(jnp.float64) / norm) for x in jax.tree.leaves(tree)]
+        leaves = [jnp.sum(x.reshape(len(x), -1), axis=1) for x in sizes]
+        total = functools.reduce(jnp.add, leaves)
+        return (jnp.square(total) if order == 1 else total).astype(jnp.float32)
 
 
 def record_size(tree: Any) -> int:
@@ -97,14 +99,14 @@ def _rows(x: Array, per_record: Float[Array, "record"]) -> Array:
     return per_record.reshape(per_record.shape + (1,) * (x.ndim - 1))
 
 
-def clip_records(tree: Any, norm: Norm) -> Any:
-    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`: `mechanisms.clip_records`, unmarked.
+def clip_records(tree: Any, norm: Norm, order: int = 2) -> Any:
+    """Scale each record's slice of a tree so that its joint norm is at most `norm`: `mechanisms.clip_records`, unmarked.
 
     Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as
     float32: rounding a clipped bfloat16 up would break the bound by half a per cent.
     """
     check_clipping("clip_records", tree, norm)
-    squared = squared_norms(tree, norm)
+    squared = squared_norms(tree, norm, order)
     factor = row_scale(squared, record_size(tree))
     return scale_rows(tree, factor, jnp.isfinite(squared))
 

@@ -33,6 +33,7 @@ from discreet.privacy.mechanisms._markers import (
     gaussian_mechanism as gaussian_mechanism,
     laplace_mechanism as laplace_mechanism,
     planned_gaussian as planned_gaussian,
+    planned_laplace as planned_laplace,
     poisson_subsample as poisson_subsample,
     release as release,
     subsample_without_replacement as subsample_without_replacement,

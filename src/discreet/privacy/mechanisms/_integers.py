@@ -110,12 +110,21 @@ def levels_for(noise_multiplier: float, dim: int) -> int:
     share = noise_multiplier * math.sqrt(dim)
     if dim >= _FEW and noise_multiplier >= _LEAST_FAST and share <= _FAST:
         return 2
-    if share > 0.05 * GAUSSIAN_LAWS[3].reach:
-        raise ValueError(
-            f"a noise multiplier of {noise_multiplier:g} for {dim:,} coordinates: rounding to the grid of the noise would "
-            "add more than a tenth to it. Raise epsilon or delta, take fewer steps, or release fewer coordinates together."
-        )
+    if share > MOST_SHARE * GAUSSIAN_LAWS[3].reach:
+        raise ValueError(too_far(noise_multiplier, dim))
     return 3
+
+
+MOST_SHARE = 0.05
+"""Of the reach of a law, what rounding may take: more adds more than a tenth to the noise."""
+
+
+def too_far(noise_multiplier: float, dim: int) -> str:
+    """What is wrong with such a release, and the remedy."""
+    return (
+        f"a noise multiplier of {noise_multiplier:g} for {dim:,} coordinates: rounding to the grid of the noise would "
+        "add more than a tenth to it. Raise epsilon or delta, take fewer steps, or release fewer coordinates together."
+    )
 
 
 def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:

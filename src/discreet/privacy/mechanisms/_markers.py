@@ -60,6 +60,7 @@ from discreet.privacy.mechanisms._integers import (
     LAPLACE_LAW,
     LEAST_STDDEV,
     MOST_CHOICES,
+    MOST_SHARE,
     MOST_STDDEV,
     SLACK,
     UNKNOWN,
@@ -68,6 +69,7 @@ from discreet.privacy.mechanisms._integers import (
     choose_on_grid,
     grid,
     levels_for,
+    too_far,
 )
 from discreet.privacy.mechanisms._shards import Shards, in_turns
 from discreet.privacy.random import INNER_VARIANCE, SLACK_PER_VALUE
@@ -313,6 +315,26 @@ class LaplaceMechanism(GridMechanism):
         del levels
         return LAPLACE_LAW
 
+    def most_planned(self, noise_multiplier: float, dim: int) -> float:
+        """The largest multiplier that a planned release of `dim` coordinates holds for, given the plan's.
+
+        Raises:
+            ValueError: The grid cannot hold it.
+        """
+        if noise_multiplier * self.rounding(dim) > MOST_SHARE * LAPLACE_LAW.reach:
+            raise ValueError(too_far(noise_multiplier, dim))
+        return max(noise_multiplier, self.most_multiplier(dim))
+
+    def drawn(self, scale: float, noise_multiplier: float, dim: int) -> float:
+        """The scale of the noise of `planned_laplace`, on its grid: above `scale`, by up to 0.9 %.
+
+        With what rounding takes, as in `most_planned`. The law of floor(L) has at most the variance
+        of a Laplace variable whose scale is one grid point more.
+        """
+        allowance = self.most_planned(noise_multiplier, dim) * self.rounding(dim)
+        spacing, factor = map(float, grid(scale * (1 + FOR_SUMS), allowance, LAPLACE_LAW))
+        return spacing * (factor * LAPLACE_LAW.unit + 1)
+
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Mechanism):
@@ -398,9 +420,9 @@ def _noised(
     return mechanism.add(key, leaves, scale, own, levels)
 
 
-def _clip(*operands: Array, norm: float | None) -> list[Array]:
+def _clip(*operands: Array, norm: float | None, order: int) -> list[Array]:
     *rows, bound = (*operands, norm) if norm is not None else operands
-    return gradients.clip_records(rows, bound)
+    return gradients.clip_records(rows, bound, order)
 
 
 def _sum(*operands: Array) -> list[Array]:
@@ -559,23 +581,25 @@ def known_number(value: Any) -> tuple[float | None, list[Any]]:
     return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
 
 
-def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
-    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`.
+def clip_records(tree: Any, norm: float | Float[Array, ""], order: int = 2) -> Any:
+    """Scale each record's slice of a tree so that its joint L2 norm, or with order 1 its L1 norm, is at most `norm`.
 
-    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm` after
-    rounding to float32. A record with a NaN or an infinity, or whose squared norm overflows,
+    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2), or the sum of
+    sizes, is <= `norm` after rounding to float32. A record with a NaN or an infinity, or whose squared norm overflows,
     becomes exactly zero. A record already within the norm keeps its value. Low-precision leaves
     come back as float32.
 
     Args:
         tree: Arrays whose leading axis is the records.
         norm: The bound; positive and finite, a Python number or a scalar array.
+        order: 2, or 1, which `laplace_mechanism` needs.
 
     Returns:
         A tree of the same structure and shapes.
 
     Raises:
-        ValueError: A norm known while tracing is not positive and finite, or the tree is empty.
+        ValueError: A norm known while tracing is not positive and finite, the tree is empty, or
+            another order.
         TypeError: A leaf is complex.
 
     Reference:
@@ -587,10 +611,13 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     [1.0, 0.5, 0.0]
     """
     # Check all arguments here, from shapes alone.
+    if order not in (1, 2):
+        raise ValueError(f"clip_records: order is {order!r}; norms of order 1 and 2 are bounded.")
     jax.eval_shape(lambda x: gradients.clip_records(x, norm), tree)
     known, operands = known_number(norm)
     leaves, structure = jax.tree.flatten(tree)
-    return jax.tree.unflatten(structure, CLIP.bind(*leaves, *operands, norm=known))
+    clipped = CLIP.bind(*leaves, *operands, norm=known, order=int(order))
+    return jax.tree.unflatten(structure, clipped)
 
 
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
@@ -900,6 +927,24 @@ def planned_gaussian(
     dim = max(1, sum(x.size for x in jax.tree.leaves(tree)))
     return add_noise(
         GAUSSIAN, key, tree, stddev, multiplier=GAUSSIAN.most_planned(noise_multiplier, dim, room)
+    )
+
+
+def planned_laplace(key: PRNGKeyArray, tree: Any, scale: float, noise_multiplier: float) -> Any:
+    """Add Laplace noise as `laplace_mechanism` does, also where the noise multiplier exceeds that function's limit.
+
+    Args:
+        key: As there, as are the next two.
+        tree: The value to release.
+        scale: Scale of the noise.
+        noise_multiplier: The plan's ratio of `scale` to the L1 bound on one record.
+
+    Raises:
+        ValueError: The grid of the noise cannot hold this multiplier; and as there.
+    """
+    dim = max(1, sum(x.size for x in jax.tree.leaves(tree)))
+    return add_noise(
+        LAPLACE, key, tree, scale, multiplier=LAPLACE.most_planned(noise_multiplier, dim)
     )
 
 

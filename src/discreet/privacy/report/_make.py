@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discreet._dp_accounting import DpEvent
+from discreet._dp_accounting import DpEvent, LaplaceDpEvent
 from discreet.privacy.accounting import (
     BoundedRangeDpEvent,
     PrivacyProfile,
@@ -49,6 +49,10 @@ LAST_BITS = (
 INTEGERS = (
     "Sums were rounded to a grid and the noise is a discrete Gaussian there, drawn and added in integers; the rounding is in the "
     "noise, and the distance from exact Gaussian noise is in δ."
+)
+LAPLACE_INTEGERS = (
+    "Sums were rounded to a grid and the noise is a discrete Laplace variable there, drawn and added in integers; the rounding "
+    "is in the noise."
 )
 CHOSEN = "Scores were rounded to a grid, and the choice made in integers; the rounding is in ε, the distance from its law in δ."
 BATCHES_ARE_THE_CALLERS = (
@@ -256,6 +260,9 @@ RELEASE_ACCOUNTANT = (
 )
 
 
+_ON_A_GRID = {BoundedRangeDpEvent: CHOSEN, LaplaceDpEvent: LAPLACE_INTEGERS}
+
+
 def make_release_statement(
     event: DpEvent,
     relation: Relation,
@@ -285,10 +292,12 @@ def make_release_statement(
     under `relation`, if each has that event. `delta` is 0 for an event made of
     `accounting.pure_event`. `slack` is the total variation between the run and the event, which
     integer noise has; if it is 0, last bits are not covered. `sums` is False where no sum or choice
-    of `mechanisms` was released, `exact` True if last bits are covered without slack. The other
+    of `mechanisms` was released, `exact` True if last bits are covered without slack, as for Laplace
+    noise. The other
     arguments are fields of the statement.
     """
-    integers = CHOSEN if isinstance(event, BoundedRangeDpEvent) else INTEGERS
+    integers = _ON_A_GRID.get(type(event), INTEGERS)
+    on_a_grid = slack or (exact and type(event) in _ON_A_GRID)
     spent = profile(event, relation, slack=slack)
     chosen = "the plan's target" if delta else "0: the ε is pure"
     accountant = accountant or (RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT)
@@ -298,7 +307,7 @@ def make_release_statement(
         figures=_figures(event, spent, delta, chosen, accountant),
         unit=unit,
         released=tuple(released),
-        mechanism=f"{mechanism} {integers}" if slack and sums else mechanism,
+        mechanism=f"{mechanism} {integers}" if on_a_grid and sums else mechanism,
         plan=dict(plan),
         steps_completed=num_releases,
         horizon=num_releases,

@@ -179,6 +179,8 @@ class Private:
     # Without `axes`: bound on the size of each element of what one record adds, in the units of C;
     # a fact of sums that a choice is made from, which only functions of single elements keep
     moves: float | None = fact(None)
+    # Bound on the L1 norm of what `terms` bounds in L2, as a number
+    absolute: float | None = fact(None)
     low: float | None = fact(None)  # No element that is a number lies below
     high: float | None = fact(None)  # Nor above
     # Of Booleans: upper bound on the number of True elements for each record
@@ -370,20 +372,23 @@ def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
     return fresh(Scale(value.linf * math.sqrt(size)), value.batch)
 
 
-def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reason | None]:
+def contribution_factor(
+    value: Private, relation: Relation, norm: int = 2
+) -> tuple[float, Reason | None]:
     """The factor from a bound on rows to C in the units of an event, or 0 and the reason why there is none.
 
     An event's C is what one record adds to a sum; under REPLACE_ONE the accountant doubles it.
     Where absent rows are not exactly zero, adding a record also removes the padding's contribution:
-    2C. Two rows without negative elements are at most sqrt(2) C apart, since their product is not
-    negative.
+    2C. Two rows without negative elements are at most sqrt(2) C apart in L2, since their product is
+    not negative; in L1 they may be 2C apart.
     """
     batch = value.batch
     assert batch is not None
     whole = batch.whole
     table = batch.table
     add_remove = neighbours(relation).hides_membership
-    apart = math.sqrt(2.0) if value.low is not None and value.low >= 0 else 2.0
+    near = norm == 2 and value.low is not None and value.low >= 0
+    apart = math.sqrt(2.0) if near else 2.0
     one_sided = bool({whole, outside(whole)} & value.zero)
     if whole is table:
         return ((1.0 if table.masked and one_sided else apart) if add_remove else apart / 2.0), None

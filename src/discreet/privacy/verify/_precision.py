@@ -132,7 +132,13 @@ def in_precision(value: Private, variable: Any, equation: JaxprEqn) -> Private:
         # Scaling numbers so large or small back does not restore them.
         why = Why.PRECISION("intermediate numbers are too large or too small for float32")
         value = dataclasses.replace(
-            value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why
+            value,
+            terms=None,
+            absolute=None,
+            linf=None,
+            finite=False,
+            norm_of=None,
+            why=value.why or why,
         )
     dtype = _dtype_of(variable)
     if dtype in _ORDINARY or dtype.startswith("key<"):
@@ -148,7 +154,7 @@ def in_precision(value: Private, variable: Any, equation: JaxprEqn) -> Private:
     if value.axes is not None and dtype == "bfloat16" and not summed:
         terms = None if value.terms is None else scaled(value.terms, _COARSE)
         linf = None if value.linf is None else value.linf * _COARSE
-        return dataclasses.replace(value, terms=terms, linf=linf)
+        return dataclasses.replace(value, terms=terms, absolute=None, linf=linf)
     # The others may overflow, wrap around, round more coarsely or be complex.
     return value.but(terms=None, linf=None, finite=False)
 

@@ -197,6 +197,9 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
         return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
     moves = None if value.linf is None else value.linf * max(1.0, factor)
+    absolute = value.absolute
+    if absolute is not None:
+        absolute *= contribution_factor(value, checker.relation, norm=1)[0]
     if factor > 1.0:
         padded = batch.table.masked or batch.whole is not batch.table
         reason = "rows without a record are not exactly zero" if padded else "there is no mask"
@@ -214,6 +217,7 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
         axes=None,
         terms=terms,
         moves=moves,
+        absolute=absolute,
         additive=additive,
         zero=frozenset(),
         linf=None,

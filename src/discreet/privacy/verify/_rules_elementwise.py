@@ -154,6 +154,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
     terms: tuple[Term, ...] | None = None
     moves: float | None = None
+    absolute: float | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
     # The changes of two sums add up; a public number cancels in the difference between the runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
@@ -165,6 +166,14 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
             terms = added(terms, part or ())
         known = [x.moves for x in sums if isinstance(x, Private) and x.moves is not None]
         moves = sum(known) if len(known) == len(parts) else None
+        # Of operands that are not repeated.
+        sizes = [
+            x.absolute
+            for x, v in zip(sums, equation.invars, strict=True)
+            if isinstance(x, Private) and shape_of(v) == shape_of(equation.outvars[0])
+        ]
+        known = [x for x in sizes if x is not None]
+        absolute = sum(known) if len(known) == len(parts) else None
     elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
         terms = _multiple(equation, sums)
         value, factor = _with_factor(equation, sums)
@@ -187,7 +196,8 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     if terms is None:
         return checker.unbounded(equation, operands, lost)
     origin = checker.origin(equation, operands)
-    return Private(batch, None, origin, terms=terms, moves=moves, finite=True, additive=additive)
+    claims = {"terms": terms, "moves": moves, "absolute": absolute}
+    return Private(batch, None, origin, **claims, finite=True, additive=additive)
 
 
 _DROWNED = Why.PRECISION(

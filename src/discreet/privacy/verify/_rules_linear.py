@@ -143,7 +143,9 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
         return checker.unbounded(equation, [value], _WRAPS)
     terms = scaled(value.terms, math.sqrt(count))
     moves = None if value.moves is None else value.moves * count
-    return value.but(terms=terms, moves=moves, origin=checker.origin(equation, [value]))
+    absolute = value.absolute if count == 1 else None
+    origin = checker.origin(equation, [value])
+    return value.but(terms=terms, moves=moves, absolute=absolute, origin=origin)
 
 
 @rule(

@@ -53,7 +53,10 @@ from discreet.privacy.verify._rules_shape import masked_rows
 
 @rule(CLIP, table=KEY_RULES)
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The rule of clipping: rows of joint L2 norm at most C, without NaN; a row of zeros stays zero."""
+    """The rule of clipping: rows of joint norm at most C, without NaN; a row of zeros stays zero.
+
+    The L2 norm is at most the L1 norm, so terms hold for both orders.
+    """
     leaves, bound = number_of(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
     if not private and len(leaves) == len(operands):
@@ -90,8 +93,9 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
             linf = bound.factor if not bound.powers else None
-            changes = {
+            changes: dict[str, Any] = {
                 "linf": linf,
+                "absolute": linf if equation.params["order"] == 1 else None,
                 "finite": True,
                 "origin": origin,
                 "positional": positional,
@@ -216,12 +220,14 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
 def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
 
-    So its norm is the root of the sum of squared weights, and no entry is negative. A record of m
-    rows adds m such vectors, whose sum is at most m times as long.
+    So its norm is the root of the sum of squared weights, in L1 their sum, and no entry is negative.
+    A record of m rows adds m such vectors, whose sum is at most m times as long.
     """
-    params: Any = equation.params
-    norm = _rows_of(equation) * math.sqrt(sum(weight**2 for weight in params["weights"]))
-    return _of_cells(checker, equation, operands, norm, low=0.0)
+    weights = equation.params["weights"]
+    rows = _rows_of(equation)
+    norm = rows * math.sqrt(sum(weight**2 for weight in weights))
+    absolute = float(rows * sum(weights))
+    return _of_cells(checker, equation, operands, norm, absolute, low=0.0)
 
 
 @rule(DISTANCE)
@@ -251,9 +257,10 @@ def _of_cells(
     equation: JaxprEqn,
     operands: list[Value],
     norm: float,
+    absolute: float | None = None,
     low: float | None = None,
 ) -> Private:
-    """The L2 influence of a record that is in one cell of each cross table."""
+    """The influence of a record that is in one cell of each cross table, in L2 and, if given, in L1."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
         why = Why.ROWS("counts are compared with, or added to, values that depend on records")
@@ -274,7 +281,8 @@ def _of_cells(
         )
     terms = fresh(Scale(norm), rows.batch)
     origin = checker.origin(equation, operands)
-    counts = rows.but(terms=terms, linf=None, low=low, finite=True, origin=origin)
+    claims = {"terms": terms, "absolute": absolute, "linf": None, "low": low}
+    counts = rows.but(**claims, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
     # exact; further counts may be large
     return dataclasses.replace(total, rounding=(math.inf, 0.0))

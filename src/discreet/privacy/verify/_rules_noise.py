@@ -75,7 +75,11 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         checker.mechanisms[mechanism] = None
         try:
             paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
-            larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
+            # Rounding, known in L2, moves so many numbers farther in L1.
+            own = _absolute(mechanism, released) is not None
+            times = math.sqrt(sum(size for _, size in released)) if own else 1.0
+            rounding = [value.rounding for value, _ in released]
+            larger = _for_sums(checker, equation, rounding, paid, times)
             checker.items += _recorded(
                 checker, equation, released, noise * (1 / larger), multiplier
             )
@@ -85,6 +89,12 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
                 for x, v in zip(outputs, arrays, strict=True)
             ]
     return outputs
+
+
+def _absolute(mechanism: Mechanism, released: list[tuple[Private, int]]) -> float | None:
+    """The L1 norm of what one record adds to all these values, where a mechanism goes by it and each has one."""
+    known = [value.absolute for value, _ in released if value.absolute is not None]
+    return sum(known) if mechanism.norm == 1 and len(known) == len(released) else None
 
 
 def _for_sums(
@@ -258,6 +268,14 @@ def _releases(
             ):
                 loads[name] = loads.get(name, 0) + ratio**2
         found.append(MechanismUse(batch, mechanism, loads, sum(size for _, size in values)))
+        absolute = _absolute(mechanism, values)
+        ratio = None if absolute is None else checker.symbols.ratio(Scale(absolute), noise)
+        if ratio is not None:
+            own = MechanismUse(batch, mechanism, {(Group(), 0): ratio**2}, 1)
+            both = ratio_of(own), ratio_of(found[-1])
+            # A group of its own: no other release shares this bound.
+            if not any(map(is_symbolic, both)) and both[0] < both[1]:
+                found[-1] = own
         if grid is not None:
             found[-1] = _rounded(checker, found[-1], *grid)
     return found

@@ -413,7 +413,10 @@ def masked_rows(
     guarded = not value.finite and value.guarded_by(over_the_record(mask))
     low = None if value.low is None else min(0.0, value.low)
     found = value.but(
-        zero=value.zero | mask.zero, positional=value.positional or mask.positional, low=low
+        zero=value.zero | mask.zero,
+        positional=value.positional or mask.positional,
+        low=low,
+        absolute=value.absolute,
     )
     return found.but(finite=True, terms=None) if guarded else found
 

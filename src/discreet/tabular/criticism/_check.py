@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ from discreet.privacy.report import Statement
 from discreet.tabular.criticism._figures import Counted, Figures, Tables, in_units, mean_of
 from discreet.tabular.criticism._replicates import Expected, replicate
 from discreet.tabular.formulas import Regression
-from discreet.tabular.marginals import Marginals, release_of
+from discreet.tabular.marginals import Marginals, release_of, tail, z_of
 from discreet.tabular.tables import Column, Kind, Schema
 
 if TYPE_CHECKING:
@@ -295,7 +294,8 @@ def check(
     expected = replicate(predict, released, counted, num_refits=_REFITS, of_each=of_each, rng=rng)
     figures = Figures(counted, mean_of(expected.tables))
     observed = counted.released(released)
-    found, p = _compared(figures, column, observed, expected, level)
+    laplace = released.plan.laplace
+    found, p = _compared(figures, column, observed, expected, level, laplace)
     shares = figures.shares([observed, *expected.tables[:: max(1, len(expected.tables) // _LINES)]])
     labels = tuple(released.plan.levels.labels(column))
     spent = _together(result, released)
@@ -377,7 +377,12 @@ def _refuse_fit(result: Any, model: Any, family: str | None, column: Column) -> 
 
 
 def _compared(
-    figures: Figures, column: Column, observed: Tables, expected: Expected, level: float
+    figures: Figures,
+    column: Column,
+    observed: Tables,
+    expected: Expected,
+    level: float,
+    laplace: bool,
 ) -> tuple[tuple[CheckedFigure, ...], float]:
     """All figures, and the p-value of the farthest one.
 
@@ -386,7 +391,7 @@ def _compared(
     features' mixture. How far refits of the mixture are from the fit is how far the fit is from the
     truth, about: it is taken from t twice, and added to the spread.
     """
-    half = NormalDist().inv_cdf((1 + level) / 2)
+    half = z_of(level, laplace=laplace)
     found = []
     scores = []
     farthest = []
@@ -412,7 +417,7 @@ def _compared(
         ends = middle - half * spread / whole, middle + half * spread / whole
         shown = number / max(total, 1e-9), middle, *ends
         value, mean, low, high = (in_units(column, own.kind, x) for x in shown)
-        p = 2 * NormalDist().cdf(-score)
+        p = tail(score, laplace=laplace)
         found.append(CheckedFigure(own.name, own.of, value, mean, (low, high), p))
     if not found:
         raise ValueError(

@@ -1,8 +1,7 @@
 """The figures that a check compares: shares and means of the target, in all and within levels of another column.
 
 Each is a ratio of two sums that are linear in the noisy counts and sums of a release. So what is
-compared is linear, too: a / b against t is a - t b, whose noise is Gaussian, for the ratio t that
-replicates have on average.
+compared is linear, too: a / b against t is a - t b, for the ratio t that replicates have on average.
 
 *Of the target alone*: the share of each level (levels of numbers are merged, as are rare
 categories), and of numbers the mean and the mean square of the distance from it, by the released
@@ -127,7 +126,9 @@ class Counted:
         level = levels[:, self.place(self.target.name)]
 
         def noisy(exact: np.ndarray, stddev: float) -> np.ndarray:
-            return times * exact + stddev * rng.standard_normal(exact.shape)
+            scaled = rng.laplace if self.plan.laplace else rng.normal
+            size = math.sqrt(0.5) if self.plan.laplace else 1.0
+            return times * exact + stddev * scaled(0.0, size, exact.shape)
 
         alone = np.zeros(self.size)
         if self.has_alone:

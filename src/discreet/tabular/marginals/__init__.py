@@ -24,6 +24,7 @@ from discreet.tabular.marginals._release import (
     private_marginals as private_marginals,
     release_of as release_of,
 )
+from discreet.tabular.marginals._tails import tail as tail, z_of as z_of
 from discreet.tabular.marginals._twins import (
     NO_SPREAD as NO_SPREAD,
     NOBODYS as NOBODYS,

@@ -9,7 +9,6 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from jaxtyping import PRNGKeyArray
@@ -32,6 +31,7 @@ from discreet.tabular.marginals._release import (
     private_marginals,
     release_of,
 )
+from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.marginals._words import column_text, groups_text, in_words, pair_text
 from discreet.tabular.tables import Kind, Schema
 
@@ -48,9 +48,11 @@ COVERS = (
 )
 TABLE_WEIGHT = 2
 SUM_WEIGHT = 3
+LAPLACE_SUM_WEIGHT = 4
 """Weights of a description. If a figure's variance counts a times, the sum of a / w^2 is least for
 w^2 in proportion to sqrt(a): here a mean, which is asked first, counts five times as much as a
-share."""
+share. Laplace noise, for which w^3 is in proportion to a over the L1 norm of what has the weight,
+is only taken where it makes shares better; so a mean counts ten times there."""
 _WIDTH = 100
 
 
@@ -111,7 +113,7 @@ class Description:
             probability("a quantile", share, hint="0.5 is the median.") for share in quantiles
         ]
         fit = LeastSquares(released)
-        z = NormalDist().inv_cdf((1 + level) / 2)
+        z = z_of(level, laplace=released.plan.laplace)
         total = max(1.0, fit.total)
         spread = z * math.sqrt(fit.variance)
         found = {name: column.figures(total, level, shares) for name, column in fit.columns.items()}
@@ -250,7 +252,7 @@ def _groups(
     quantiles: Sequence[float],
 ) -> list[GroupFigures]:
     """Figures of the records in each category of a column, or of two at once."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = z_of(level, laplace=fit.released.plan.laplace)
     total = max(1.0, fit.total)
     name = name_of(key)
     cells = {names: x.counts.value for names, x in pairs.items()}
@@ -305,15 +307,16 @@ def describe(
 ) -> Description:
     """Describe a table privately: counts, shares, means, standard deviations, quantiles, histograms and two-way tables.
 
-    Guarantee: one Gaussian release of the counts of each column's levels, of the pairs' cells, and
-    of sums of numbers and of squares, is (epsilon, delta)-differentially private under `relation`,
-    for one person where the schema names a person column. All figures follow from it.
+    Guarantee: one release of the counts of each column's levels, of the pairs' cells, and of sums
+    of numbers and of squares, is (epsilon, delta)-differentially private under `relation`, for one
+    person where the schema names a person column. All figures follow from it. Its noise is Gaussian
+    noise or, where few numbers are asked for, Laplace noise: the smaller one.
 
     Law of the intervals: each by itself holds the figure of the table that was counted with
     probability `level` or more, over the noise; none is about a population. With
     out_of_bounds="clip" this table has clipped values, and with a person column at most the
     schema's `max_rows` rows of each person. Shares, counts and the number of records: the interval
-    of a Gaussian, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number
+    of the noise, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number
     of values. A quantile (the least value that a share of at least q does not exceed) may lie
     anywhere in its slice, so that more slices make its interval narrower until noise outweighs
     them. Values of a column with a step count as the nearest step.
@@ -410,8 +413,29 @@ def description_plan(
     weights: Mapping[str, int] | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     slices: int = SLICES,
+    laplace: bool | None = None,
 ) -> MarginalsPlan:
-    """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there."""
+    """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there.
+
+    With `laplace` None the noise is Laplace noise where intervals of 90 % are then narrower, those of
+    counts, and more so those of sums; else Gaussian noise.
+    """
+    if laplace is None:
+        kinds = (
+            description_plan(
+                schema,
+                epsilon=epsilon,
+                delta=delta,
+                pairs=pairs,
+                by=by,
+                weights=weights,
+                relation=relation,
+                slices=slices,
+                laplace=kind,
+            )
+            for kind in (False, True)
+        )
+        return min(kinds, key=lambda plan: plan.noise * z_of(LEVEL, laplace=plan.laplace))
     names = [column.name for column in schema.columns]
     chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
     if pairs == "all":
@@ -426,6 +450,7 @@ def description_plan(
                 f"pairs has {', '.join(unknown)}, which the schema does not describe: choose among {', '.join(names)}"
             )
     keys = keys_of(by, schema)
+    sum_weight = LAPLACE_SUM_WEIGHT if laplace else SUM_WEIGHT
     summed = [column.name for column in schema.columns if column.bounds]
     across = [(name, *key) for key, name in itertools.product(keys, names) if name not in key]
     # The pair of a key may be asked for as a pair, too, or be a column by the other one.
@@ -441,7 +466,7 @@ def description_plan(
     if summed:
         # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number
         # serves all summed columns.
-        weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
+        weight = max(TABLE_WEIGHT, round(sum_weight * (len(summed) / 4) ** 0.25))
         divisors = [tables[frozenset(key)] for key in keys] or [()]
         each |= {
             table: weight * max((given.get(name, 1) for name in table), default=1)
@@ -458,8 +483,9 @@ def description_plan(
         weights=each | given,
         relation=relation,
         slices=slices,
-        sums={own: SUM_WEIGHT * given.get(own[0], 1) for own in sums},
+        sums={own: sum_weight * given.get(own[0], 1) for own in sums},
         persons=_persons(schema, keys),
+        laplace=laplace,
     )
 
 

@@ -24,8 +24,9 @@ mean(c)) / L), is the count of the column within that category. Its parts are in
 precision 1 / (s^2 (1 - 1/L) + 1 / (p L^2)) in directions that keep its total, which is N_l: all
 figures of a column hold for a group.
 
-*Intervals* are of this estimate, which is exactly Gaussian. A ratio t = a / b has Fieller's
-interval, all t for which a - t b = 0 is not rejected, which is exact as well. A quantile is in
+*Intervals* are of this estimate, which is a linear figure of the noise (`_tails`). A ratio t = a / b
+has Fieller's interval, all t for which a - t b = 0 is not rejected; with Gaussian noise both are
+exact. A quantile is in
 slice b if the shares below b and below b + 1 say so: slices for which neither is rejected; its
 place within a slice is unknown, so the interval ends with slices. For the standard deviation see
 `ColumnEstimate.deviation`.
@@ -48,7 +49,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,7 @@ from jaxtyping import Float
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, PairFigures
 from discreet.tabular.marginals._projection import on_simplex, with_margins
 from discreet.tabular.marginals._release import Marginals
+from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.tables import Column, Kind, to_steps
 
 _GRID = 65
@@ -110,7 +111,7 @@ class LeastSquares:
                 labels = tuple(levels.labels(column))
                 sums = self.sums.get((column.name,))
                 self.columns[column.name] = ColumnEstimate(
-                    column, labels, edges, counts, precision, self.variance, sums
+                    column, labels, edges, counts, precision, self.variance, plan.laplace, sums
                 )
 
     def pair(
@@ -218,6 +219,7 @@ class ColumnEstimate:
     counts: Float[np.ndarray, " level"]
     precision: float
     variance: float
+    laplace: bool
     sums: _Sums | None = None
     gain: tuple[np.ndarray, np.ndarray] | None = None
     """Of counts that were moved by the sums: their covariance before with the sums, and the inverse of the sums' variance."""
@@ -305,7 +307,7 @@ class ColumnEstimate:
         counts: np.ndarray | None = None,
     ) -> ColumnFigures:
         """All figures of the column; `counts` as they agree with others, None: the nearest to the estimates."""
-        z = NormalDist().inv_cdf((1 + level) / 2)
+        z = z_of(level, laplace=self.laplace)
         found = self.moved
         own, with_sum, of_sum = found.spread
         spread = z * np.sqrt(own)
@@ -322,7 +324,7 @@ class ColumnEstimate:
 
     def of_numbers(self, level: float, quantiles: Sequence[float]) -> dict[str, Any]:
         """Mean, standard deviation and quantiles."""
-        z = NormalDist().inv_cdf((1 + level) / 2)
+        z = z_of(level, laplace=self.laplace)
         (low, high) = self.column.limits
         present = self.counts * self.present
         b = self.present
@@ -392,12 +394,13 @@ class ColumnEstimate:
         variance. It is hardly wider than that at the mean, since V(m) is least there.
         """
         miss = 1 - level
-        first, last = np.clip(self.mean(NormalDist().inv_cdf(1 - _SHARE_OF_MEAN * miss / 2)), -1, 1)
+        z = z_of(1 - _SHARE_OF_MEAN * miss, laplace=self.laplace)
+        first, last = np.clip(self.mean(z), -1, 1)
         m = np.linspace(first, last, _GRID)
         known, covariance = self.moments
         weights = np.stack([1 + m**2, -2 * m, np.full_like(m, -1)], axis=-1)
         variances = np.einsum("mi,ij,mj->m", weights, covariance, weights)
-        z = NormalDist().inv_cdf(1 - (1 - _SHARE_OF_MEAN) * miss / 2)
+        z = z_of(1 - (1 - _SHARE_OF_MEAN) * miss, laplace=self.laplace)
         low, high = fieller(
             weights @ known, known[0], variances, weights @ covariance[0], covariance[0, 0], z
         )

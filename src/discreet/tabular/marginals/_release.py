@@ -23,8 +23,12 @@ not), and in each category in which they have a row. A person is in at most min(
 such a table of weight u, so that it adds sum of u^2 min(R, cells) to the squared norm; in all, in
 one cell.
 
-One Gaussian mechanism on all of them is the whole release: one exact event, with no steps, batches
-or clipping norm. The number of records is used nowhere; it is estimated like everything else.
+*Laplace noise* goes by L1 norms: weights add up where their squares do above, |z| + 1 - z^2 <= 5/4
+where z^2 + (1 - z^2)^2 <= 1, a person counts in each of min(R, cells) cells, and one record
+replaced moves twice as much as one added. It is the smaller noise for few tables and sums.
+
+One mechanism on all of them is the whole release: one exact event, with no steps, batches or
+clipping norm. The number of records is used nowhere; it is estimated like everything else.
 
 Counts and sums are added up piece by piece in integers (z and 1 - z^2 in units of 2^-24), so that
 they depend neither on the order of the records nor on where pieces end. The programs of the queries
@@ -70,12 +74,22 @@ from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import (
     CHOICE,
     GAUSSIAN,
+    LAPLACE,
     clip_records,
     count_cells,
     sum_records,
     table_distances,
 )
-from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Query, Wording, padded
+from discreet.privacy.query import (
+    LAST,
+    Choice,
+    Gaussian,
+    GaussianPlan,
+    Laplace,
+    Query,
+    Wording,
+    padded,
+)
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import Certificate
@@ -145,6 +159,8 @@ class MarginalsPlan(GaussianPlan):
             of all, and one or two columns of categories, in each of which a person counts who has a
             row there.
         person_weights: Weight of each of these, as those of tables.
+        laplace: Whether the noise is Laplace noise. C is then an L1 norm, and `noise_multiplier`
+            the scale over C; there are no choices.
 
     Raises:
         ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong
@@ -166,9 +182,12 @@ class MarginalsPlan(GaussianPlan):
     sum_weights: tuple[int, ...] = ()
     persons: tuple[Table, ...] = ()
     person_weights: tuple[int, ...] = ()
+    laplace: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.laplace and self.choices:
+            raise ValueError("choices are for Gaussian noise: leave out laplace or choices")
         described = {column.name: column for column in self.schema.columns}
         seen = set()
         for table in self.tables:
@@ -263,6 +282,7 @@ class MarginalsPlan(GaussianPlan):
         choices: int = 0,
         sums: Mapping[Table, int] | None = None,
         persons: Mapping[Table, int] | None = None,
+        laplace: bool = False,
     ) -> MarginalsPlan:
         """Find the least noise with which counting and summing costs (epsilon, delta).
 
@@ -287,6 +307,7 @@ class MarginalsPlan(GaussianPlan):
                 columns.
             persons: Weight of each table of persons. None: where a person may have several rows,
                 that of all persons, which costs as much as a table of weight 1.
+            laplace: Laplace noise instead of Gaussian noise, without choices.
 
         Raises:
             ValueError: An argument is out of range.
@@ -309,14 +330,15 @@ class MarginalsPlan(GaussianPlan):
             raise ValueError(
                 f"weights names {', '.join(unknown)}, which the schema does not describe"
             )
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
+        mechanism = LAPLACE if laplace else GAUSSIAN
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": mechanism.slack}
         integer("choices", choices, least=0, hint="0 counts the tables alone.")
         goal["slack"] += choices * (GAUSSIAN.slack + CHOICE.slack)
         # A choice of range r is worth a Gaussian of distance r / 2; under REPLACE_ONE both are
         # twice as far.
         ratio = 2 * math.sqrt(_SHARE / (1 - _SHARE) / max(choices, 1))
         noise = calibrate_noise_multiplier(
-            lambda noise: _event(noise, ratio / noise, choices), **goal
+            lambda noise: _event(noise, ratio / noise, choices, laplace), **goal
         )
         each = [
             weights.get(own) or max((weights.get(name, 1) for name in own), default=1)
@@ -336,6 +358,7 @@ class MarginalsPlan(GaussianPlan):
             sum_weights=tuple(sums.values()),
             persons=tuple(persons),
             person_weights=tuple(persons.values()),
+            laplace=laplace,
         )
         return dataclasses.replace(plan, noise_multiplier=noise / plan._in_events * (1 + 1e-12))
 
@@ -421,30 +444,37 @@ class MarginalsPlan(GaussianPlan):
 
     @property
     def sensitivity(self) -> float:
-        """C, the L2 norm of what one record adds to the weighted counts and sums."""
-        return math.hypot(self._of_tables, self._norm)
+        """C, the norm of what one record adds to the weighted counts and sums: in L2, or L1 for Laplace noise."""
+        return self._length(self._of_tables, self._norm)
 
     @property
     def moved(self) -> float:
-        """How far one record moves the weighted counts and sums together, in L2; the head of this file has the proof."""
+        """How far one record moves the weighted counts and sums together, in that norm; the head of this file has the proof."""
         near = neighbours(self.relation)
-        return math.hypot(near.of_cells * self._of_tables, near.distance * self._norm)
+        of_cells = near.distance if self.laplace else near.of_cells
+        return self._length(of_cells * self._of_tables, near.distance * self._norm)
+
+    def _length(self, *sizes: float) -> float:
+        """The norm of a vector whose parts have these norms."""
+        return math.fsum(sizes) if self.laplace else math.hypot(*sizes)
 
     @property
     def _of_tables(self) -> float:
-        """The L2 norm of what one record adds to the weighted counts."""
-        return self.max_rows * math.hypot(*self.weights)
+        """The norm of what one record adds to the weighted counts."""
+        return self.max_rows * self._length(*self.weights)
 
     @property
     def _norm(self) -> float:
-        """The L2 norm of what one record adds to the weighted sums and to the counts of persons."""
+        """The norm of what one record adds to the weighted sums and to the counts of persons."""
         once = (
-            weight * math.sqrt(min(self.max_rows, cells) if table else 1)
+            self._length(*[weight] * (min(self.max_rows, cells) if table else 1))
             for table, weight, cells in zip(
                 self.persons, self.person_weights, self.person_cells, strict=True
             )
         )
-        return _ROOM * math.hypot(self.max_rows * math.hypot(*self.sum_weights), *once)
+        of_sum = 5 / 4 if self.laplace else 1.0
+        sums = of_sum * self.max_rows * self._length(*self.sum_weights)
+        return _ROOM * self._length(sums, *once)
 
     @property
     def _in_events(self) -> float:
@@ -454,6 +484,11 @@ class MarginalsPlan(GaussianPlan):
     @property
     def noise(self) -> float:
         """Standard deviation of the noise on each weighted count and sum."""
+        return self._size * (math.sqrt(2) if self.laplace else 1)
+
+    @property
+    def _size(self) -> float:
+        """Size of the noise: its standard deviation, or the scale of Laplace noise."""
         return self.noise_multiplier * self.sensitivity
 
     def stddev(self, table: Table) -> float:
@@ -481,11 +516,13 @@ class MarginalsPlan(GaussianPlan):
     @property
     def slack(self) -> float:
         """Total variation between what runs and the event."""
-        return GAUSSIAN.slack + self.choices * (GAUSSIAN.slack + CHOICE.slack)
+        first = LAPLACE.slack if self.laplace else GAUSSIAN.slack
+        return first + self.choices * (GAUSSIAN.slack + CHOICE.slack)
 
     def event(self) -> DpEvent:
         """The event of the release, under the plan's relation."""
-        return _event(self.noise_multiplier * self._in_events, self.choice_epsilon, self.choices)
+        noise = self.noise_multiplier * self._in_events
+        return _event(noise, self.choice_epsilon, self.choices, self.laplace)
 
     def in_words(self) -> str:
         """Describe the released values."""
@@ -497,7 +534,7 @@ class MarginalsPlan(GaussianPlan):
         once = f", and {sum(self.person_cells):,} counts of persons" if self.persons else ""
         return (
             f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}"
-            f"{sums}{once}, with Gaussian noise of standard deviation {self.noise:.6g} divided by the weight of the table or sum "
+            f"{sums}{once}, with {self._noise_words} {self._size:.6g} divided by the weight of the table or sum "
             f"(noise multiplier {self.noise_multiplier:.6g})"
         )
 
@@ -530,7 +567,10 @@ class MarginalsPlan(GaussianPlan):
         if not self.width:
             return Query(counts, self._of_first, self.relation)
         return Query(
-            _CountsAndSums(counts, self._norm), self._of_first, self.relation, records=(3, 4, 5)
+            _CountsAndSums(counts, self._norm, 1 if self.laplace else 2),
+            self._of_first,
+            self.relation,
+            records=(3, 4, 5),
         )
 
     @functools.cached_property
@@ -550,10 +590,11 @@ class MarginalsPlan(GaussianPlan):
         )
 
     @property
-    def _of_first(self) -> Gaussian:
+    def _of_first(self) -> Gaussian | Laplace:
         """The noise on these counts and on all sums."""
         own = self._first
-        return Gaussian(self.noise, self.noise / own.sensitivity * own._in_events)
+        kind = Laplace if self.laplace else Gaussian
+        return kind(self._size, self._size / own.sensitivity * own._in_events)
 
     @property
     def _of_pair(self) -> Gaussian:
@@ -628,13 +669,16 @@ class MarginalsPlan(GaussianPlan):
         what = "counts and sums" if self.sums else "counts"
         named = ", ".join(self.schema.inferred)
         return Wording(
+            exact=self.laplace,
             method=METHOD,
             mechanism=(
                 f"{kept}Each value was replaced by its level, a category or a slice of the public bounds, and the "
                 f"{self.counted} in each cell of the cross tables were counted. {self._how_summed() if self.sums else ''}"
                 f"{self._how_persons() if self.persons else ''}One {noun} {how} the table "
-                f"moves the weighted {what} together by at most {self.moved:.6g} in Euclidean norm. Gaussian noise of standard "
-                f"deviation {self.noise:.6g} was added to each of these. {self._how_chosen() if self.choices else ''}Only noisy "
+                f"moves the weighted {what} together by at most {self.moved:.6g} in "
+                f"{'L1 norm, the sum of all changes' if self.laplace else 'Euclidean norm'}. "
+                f"{self._noise_words} {self._size:.6g} was "
+                f"added to each of these. {self._how_chosen() if self.choices else ''}Only noisy "
                 f"{what}{' and the choices' if self.choices else ''} left the data."
             ),
             plan={
@@ -643,7 +687,7 @@ class MarginalsPlan(GaussianPlan):
                 "slices": self.slices,
                 "contribution_bound": self.sensitivity,
                 "noise_multiplier": self.noise_multiplier,
-                "noise_standard_deviation": self.noise,
+                "noise_scale" if self.laplace else "noise_standard_deviation": self._size,
                 "tables_by_weight": _by_weight(self.weights),
             }
             | ({"max_rows": most, "counts_of_persons": sum(self.person_cells)} if most > 1 else {})
@@ -677,6 +721,10 @@ class MarginalsPlan(GaussianPlan):
             if named
             else [],
         )
+
+    @property
+    def _noise_words(self) -> str:
+        return (LAPLACE if self.laplace else GAUSSIAN).words
 
     @property
     def own_unit(self) -> Unit:
@@ -724,11 +772,12 @@ class _CountsAndSums(NamedTuple):
 
     counts: _Counts
     norm: float
+    order: int
 
     def __call__(
         self, counted: Array, summed: Array, levels: Array, values: Array, mask: Array
     ) -> tuple[Array, Array]:
-        rows = clip_records(values.astype(float) / _ONE, self.norm)
+        rows = clip_records(values.astype(float) / _ONE, self.norm, self.order)
         return self.counts(counted, levels, mask), sum_records(rows, mask) + summed.astype(
             float
         ) / _ONE
@@ -770,8 +819,8 @@ def _tables_of(schema: Schema, choices: int) -> list[Table]:
     return tables
 
 
-def _event(noise_multiplier: float, choice_epsilon: float, choices: int) -> DpEvent:
-    counts = GAUSSIAN.event(noise_multiplier)
+def _event(noise_multiplier: float, choice_epsilon: float, choices: int, laplace: bool) -> DpEvent:
+    counts = (LAPLACE if laplace else GAUSSIAN).event(noise_multiplier)
     if not choices:
         return counts
     return ComposedDpEvent(

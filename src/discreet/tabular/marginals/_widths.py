@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +23,14 @@ from discreet.tabular.marginals._crossed import crossed, keys_of, name_of
 from discreet.tabular.marginals._describe import description_plan
 from discreet.tabular.marginals._estimates import ColumnEstimate, LeastSquares
 from discreet.tabular.marginals._release import Marginals, MarginalsPlan
+from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.tables import Schema
 
 _LEAST = 0.001
 _MOST = 100.0
 """No ε below or above these is proposed."""
 _DIGITS = 3
+_NEAR = 1.03
 
 
 class _Law(NamedTuple):
@@ -75,7 +76,7 @@ def half_widths(
     {'age': 0.0832, 'smoker': 0.0013}
     """
     integer("num_records", num_records)
-    z = _z(level)
+    z = _z(level, plan)
     found = {}
     for name, law in _laws(plan, by, means or {}).items():
         left = num_records - 2 * z * law.number
@@ -116,43 +117,54 @@ def epsilon_for_widths(
     0.149
     """
     integer("num_records", num_records)
-    z = _z(level)
 
-    def planned(epsilon: float) -> MarginalsPlan:
-        return description_plan(schema, epsilon=epsilon, delta=delta, by=by, **described)
+    def planned(epsilon: float, laplace: bool | None = None) -> MarginalsPlan:
+        return description_plan(
+            schema, epsilon=epsilon, delta=delta, by=by, laplace=laplace, **described
+        )
 
-    some = planned(1.0)
-    laws = _laws(some, by, means or {})
+    laws = _laws(planned(1.0), by, means or {})
     if unknown := sorted({*widths} - {*laws}) or (not widths and ["no column"]):
         raise ValueError(
             f"widths names {', '.join(unknown)}: give half-widths of columns by name; there are figures of {', '.join(laws)}"
         )
-    larger = math.inf
     for name, width in widths.items():
         positive(
             f"the width of {name}",
             width,
             hint="It is in the column's unit, for categories a share.",
         )
-        law = laws[name]
-        larger = min(larger, width * num_records / (z * (law.worst + 2 * width * law.number)))
-    noise = some.noise_multiplier * larger
-    found = max(_LEAST, dataclasses.replace(some, noise_multiplier=noise).epsilon())
-    # The noise is drawn on a grid, which makes it larger by a part that is not the same for each ε.
+
+    def guess(some: MarginalsPlan) -> float:
+        """The ε for noise of this kind, but for the grid that it is drawn on, which makes it larger by a part that varies."""
+        z = _z(level, some)
+        laws = _laws(some, by, means or {})
+        larger = min(
+            width * num_records / (z * (laws[name].worst + 2 * width * laws[name].number))
+            for name, width in widths.items()
+        )
+        noise = some.noise_multiplier * larger
+        return max(_LEAST, dataclasses.replace(some, noise_multiplier=noise).epsilon())
+
+    guesses = sorted(guess(planned(1.0, laplace)) for laplace in (False, True))
+    found = guesses[0]
     while found <= _MOST:
         epsilon = float(upper(found, _DIGITS))
         sure = half_widths(planned(epsilon), num_records, level=level, by=by, means=means)
         if all(sure[name] <= width for name, width in widths.items()):
             return epsilon
         found = epsilon * (1 + 10.0**-_DIGITS)
+        # What is planned may be of the other kind.
+        if found > _NEAR * guesses[0]:
+            found = max(found, guesses[1])
     raise ValueError(
         f"these widths need an ε above {_MOST:g}, which protects nobody: give larger ones, fewer columns, or bounds that are "
         "closer together"
     )
 
 
-def _z(level: float) -> float:
-    return NormalDist().inv_cdf((1 + probability("level", level, hint="0.9 is the default.")) / 2)
+def _z(level: float, plan: MarginalsPlan) -> float:
+    return z_of(probability("level", level, hint="0.9 is the default."), laplace=plan.laplace)
 
 
 def _laws(
