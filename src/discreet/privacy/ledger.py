@@ -476,7 +476,9 @@ class Ledger:
             f"Left: about {max(0.0, cap.epsilon - spent):.4g} or more.",
         ]
         if len(debits) > 1:
-            together = upper(self.epsilon_if_planned_together(cap.delta))
+            # What holds for fits planned one after another holds for these, too; two releases with
+            # Laplace noise are composed numerically, a little above the sum.
+            together = upper(min(spent, self.epsilon_if_planned_together(cap.delta)))
             lines.append(
                 f"If every fit was planned before any result was seen, their total cost is ε = {together}."
             )

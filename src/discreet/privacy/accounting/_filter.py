@@ -20,6 +20,8 @@ from discreet.privacy.accounting._renyi import ORDERS, RenyiBound, renyi_bound
 
 _BASIC_SHARE = 0.5
 """Share of delta for the sum of the fits' own epsilons and deltas."""
+_PURE = 1e-3
+"""So much more may a pure epsilon be than that at the planned delta, to take its place."""
 _ROUNDING = 1e-9
 """Share of delta for rounding of sums of deltas slightly above their half."""
 _LEAST_CAP = 20.0
@@ -38,8 +40,15 @@ class Cost:
 
 
 def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
-    """The cost of an event at its planned delta (0: a pure event); `slack` as in `renyi_bound`."""
-    epsilon = profile(event, relation=relation, slack=slack).epsilon(delta)
+    """The cost of an event at its planned delta (0: a pure event); `slack` as in `renyi_bound`.
+
+    Where a pure epsilon is hardly larger, as that of Laplace noise, it takes none of the cap's delta.
+    """
+    spent = profile(event, relation=relation, slack=slack)
+    epsilon = spent.epsilon(delta)
+    pure = spent.epsilon(0.0)
+    if pure <= (1 + _PURE) * epsilon:
+        epsilon, delta = pure, 0.0
     return Cost(epsilon, delta, renyi_bound(event, relation, slack=slack))
 
 

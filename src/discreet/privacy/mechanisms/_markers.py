@@ -328,8 +328,8 @@ class LaplaceMechanism(GridMechanism):
     def drawn(self, scale: float, noise_multiplier: float, dim: int) -> float:
         """The scale of the noise of `planned_laplace`, on its grid: above `scale`, by up to 0.9 %.
 
-        With what rounding takes, as in `most_planned`. The law of floor(L) has at most the variance
-        of a Laplace variable whose scale is one grid point more.
+        It is up to 11 % where rounding takes much of the grid, as in `most_planned`. The law of
+        floor(L) has at most the variance of a Laplace variable whose scale is one grid point more.
         """
         allowance = self.most_planned(noise_multiplier, dim) * self.rounding(dim)
         spacing, factor = map(float, grid(scale * (1 + FOR_SUMS), allowance, LAPLACE_LAW))

@@ -1,4 +1,4 @@
-"""Measure once: noisy counts of cross tables in one Gaussian release, and what is computed from them.
+"""Measure once: noisy counts of cross tables in one release, and what is computed from them.
 
 `private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records.
 `Description` has shares, means, quantiles and two-way tables with intervals; `describe` does both.

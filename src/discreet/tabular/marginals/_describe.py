@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -418,23 +420,27 @@ def description_plan(
     """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there.
 
     With `laplace` None the noise is Laplace noise where intervals of 90 % are then narrower, those of
-    counts, and more so those of sums; else Gaussian noise.
+    counts, and more so those of sums; else Gaussian noise, as where no plan with Laplace noise holds
+    these weights and so many cells.
     """
     if laplace is None:
-        kinds = (
-            description_plan(
-                schema,
-                epsilon=epsilon,
-                delta=delta,
-                pairs=pairs,
-                by=by,
-                weights=weights,
-                relation=relation,
-                slices=slices,
-                laplace=kind,
-            )
-            for kind in (False, True)
+        planned = functools.partial(
+            description_plan,
+            schema,
+            epsilon=epsilon,
+            delta=delta,
+            pairs=pairs,
+            by=by,
+            weights=weights,
+            relation=relation,
+            slices=slices,
         )
+        kinds = [planned(laplace=False)]
+        # Laplace noise has larger weights, and its grid holds fewer cells.
+        with contextlib.suppress(ValueError):
+            other = planned(laplace=True)
+            if other.drawn:
+                kinds.append(other)
         return min(kinds, key=lambda plan: plan.noise * z_of(LEVEL, laplace=plan.laplace))
     names = [column.name for column in schema.columns]
     chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
@@ -490,7 +496,7 @@ def description_plan(
 
 
 def _persons(schema: Schema, by: Sequence[Table]) -> dict[Table, int]:
-    """Weights of counts of persons, by which each table of them costs as much as one of rows, or less."""
+    """Weights of counts of persons: under Gaussian noise each table of them costs as much as one of rows, or less."""
     if schema.max_rows == 1:
         return {}
     levels = {

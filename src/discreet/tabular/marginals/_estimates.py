@@ -1,7 +1,7 @@
 """Estimates: figures that follow from noisy counts, agree with one another, and have intervals.
 
 *Model.* Let c_i be the counts of column i over its k_i levels, T_ij those of a pair, N the number
-of records. The released counts are these plus independent Gaussian noise of known standard
+of records. The released counts are these plus independent noise of known standard
 deviation; 1'c_i = N, and the margins of T_ij are c_i and c_j.
 
 *Least squares.* Without the interaction of T_ij, a pair measures c_i with variance k_j s_ij^2 a
@@ -438,7 +438,7 @@ class ColumnEstimate:
 def fieller(
     a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the interval of a ratio of Gaussian means; infinite where the denominator is not told apart from 0.
+    """Ends of the interval of a ratio of means with noise; infinite where the denominator is not told apart from 0.
 
     All t with (a - t b)^2 <= z^2 (var_a - 2 t cov + t^2 var_b).
     """

@@ -520,7 +520,8 @@ def fit_twins(
     if num_draws > 1:
         rows = round(released.num_records)
         alike = math.sqrt(released.plan.max_rows)
-        again = (_renoised(matrices, model, found[0], rows, alike, rng) for _ in range(num_draws))
+        known = matrices, model, found[0], rows, alike, released.plan.laplace
+        again = (_renoised(*known, rng) for _ in range(num_draws))
         found = [fit(found[0], x, num_steps=REFIT_STEPS) for x in again]
     latents = {
         name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start
@@ -580,6 +581,7 @@ def _renoised(
     latents: Any,
     rows: int,
     alike: float,
+    laplace: bool,
     rng: np.random.Generator,
 ) -> CountMatrices:
     """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise.
@@ -604,7 +606,12 @@ def _renoised(
             chosen = drawn if level == total else drawn[(places == level).any(axis=1)]
             if len(chosen):
                 moved[place] += len(chosen) * levels.pair_shares(chosen)
-    moved = alike * moved + matrices.stddev * rng.standard_normal(moved.shape)
-    sums = matrices.sums + alike * sums + matrices.sum_stddev * rng.standard_normal(len(sums))
+
+    def noise(stddev: np.ndarray) -> np.ndarray:
+        drawn = rng.laplace if laplace else rng.normal
+        return stddev * drawn(0.0, math.sqrt(0.5) if laplace else 1.0, stddev.shape)
+
+    moved = alike * moved + noise(matrices.stddev)
+    sums = matrices.sums + alike * sums + noise(matrices.sum_stddev)
     counts = np.where(matrices.measured, matrices.counts + moved, 0)
     return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))

@@ -30,7 +30,6 @@ _LEAST = 0.001
 _MOST = 100.0
 """No ε below or above these is proposed."""
 _DIGITS = 3
-_NEAR = 1.03
 
 
 class _Law(NamedTuple):
@@ -135,8 +134,9 @@ def epsilon_for_widths(
             hint="It is in the column's unit, for categories a share.",
         )
 
-    def guess(some: MarginalsPlan) -> float:
+    def guess(laplace: bool) -> float:
         """The ε for noise of this kind, but for the grid that it is drawn on, which makes it larger by a part that varies."""
+        some = planned(1.0, laplace)
         z = _z(level, some)
         laws = _laws(some, by, means or {})
         larger = min(
@@ -146,17 +146,27 @@ def epsilon_for_widths(
         noise = some.noise_multiplier * larger
         return max(_LEAST, dataclasses.replace(some, noise_multiplier=noise).epsilon())
 
-    guesses = sorted(guess(planned(1.0, laplace)) for laplace in (False, True))
-    found = guesses[0]
+    gaussian = guess(False)
+    try:
+        other = guess(True)
+    except ValueError:
+        other = math.inf  # see `description_plan`
+    found = gaussian
+    if gaussian > _MOST:
+        found = min(gaussian, other)
+    elif planned(gaussian).laplace:
+        # Laplace noise is planned with all ε from some one on: not below that, and not below `other`.
+        found = max(gaussian, other)
+        low = min(found, other)
+        while found > low * (1 + 10.0**-_DIGITS):
+            middle = low if planned(low).laplace else math.sqrt(low * found)
+            low, found = (low, middle) if planned(middle).laplace else (middle, found)
     while found <= _MOST:
         epsilon = float(upper(found, _DIGITS))
         sure = half_widths(planned(epsilon), num_records, level=level, by=by, means=means)
         if all(sure[name] <= width for name, width in widths.items()):
             return epsilon
         found = epsilon * (1 + 10.0**-_DIGITS)
-        # What is planned may be of the other kind.
-        if found > _NEAR * guesses[0]:
-            found = max(found, guesses[1])
     raise ValueError(
         f"these widths need an ε above {_MOST:g}, which protects nobody: give larger ones, fewer columns, or bounds that are "
         "closer together"
