@@ -116,6 +116,7 @@ def describe(
         by=keys,
         relation=options.relation_of(relation),
         slices=slices,
+        laplace=None if ledger is None else False,
     )
     for key in keys if num_records is not None else ():
         _refuse_thin(plan, key, num_records or 0)

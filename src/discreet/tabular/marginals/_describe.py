@@ -312,7 +312,8 @@ def describe(
     Guarantee: one release of the counts of each column's levels, of the pairs' cells, and of sums
     of numbers and of squares, is (epsilon, delta)-differentially private under `relation`, for one
     person where the schema names a person column. All figures follow from it. Its noise is Gaussian
-    noise or, where few numbers are asked for and intervals of 90 % are then narrower, Laplace noise.
+    noise or, where few numbers are asked for and intervals of 90 % are then narrower, Laplace noise;
+    with a ledger Gaussian noise, which costs less beside further releases.
 
     Law of the intervals: each by itself holds the figure of the table that was counted with
     probability `level` or more, over the noise; none is about a population. With
@@ -391,6 +392,7 @@ def describe(
         weights=weights,
         relation=relation,
         slices=slices,
+        laplace=None if ledger is None else False,
     )
     released = private_marginals(
         random.key() if rng_key is None else rng_key,
