@@ -4,8 +4,8 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from discreet.interfaces.cli._account import meaning
 from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._explain import meaning
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import make_statement
 from discreet.privacy.sampling import PoissonSampling

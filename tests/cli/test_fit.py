@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.interfaces.cli import _describe, _fit, _terminal
+from discreet.interfaces.cli import _fit, _predict, _terminal
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps, Moments, fit_again
 from discreet.interfaces.cli._options import FAMILIES, MethodName, choose_model
@@ -624,7 +624,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     assert "sigma has no interval" in summary["note"]
     assert summary["losses"] == []
     # What `discreet score` predicts by.
-    *_, draws = _describe._fit_of(out)
+    *_, draws = _predict._fit_of(out)
     assert draws["weights"].shape == (1, 4)
     assert draws["weights"][0, 0] == summary["posterior"]["age"]["to_predict"]
     with np.load(out / "posterior.npz") as draws:

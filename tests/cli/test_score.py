@@ -8,8 +8,8 @@ import pytest
 
 import discreet as dp
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._describe import _predict
 from discreet.interfaces.cli._options import REGRESSIONS
+from discreet.interfaces.cli._predict import _predict
 
 from .world import RUN
 

@@ -5,17 +5,25 @@ from typing import Annotated
 
 import typer
 
-from discreet.interfaces.cli._account import account, explain, ledger
+from discreet.interfaces.cli._account import account
+from discreet.interfaces.cli._audit import audit
 from discreet.interfaces.cli._check import check
+from discreet.interfaces.cli._convert import convert
 from discreet.interfaces.cli._demo import demo
-from discreet.interfaces.cli._describe import describe, predict, score
+from discreet.interfaces.cli._describe import describe
+from discreet.interfaces.cli._explain import explain
 from discreet.interfaces.cli._fit import fit
+from discreet.interfaces.cli._ledger import ledger
 from discreet.interfaces.cli._plan import plan
+from discreet.interfaces.cli._predict import predict
 from discreet.interfaces.cli._report import report
 from discreet.interfaces.cli._run import resume
-from discreet.interfaces.cli._tables import convert, schema, synth, utility
+from discreet.interfaces.cli._schema import schema
+from discreet.interfaces.cli._score import score
+from discreet.interfaces.cli._synth import synth
 from discreet.interfaces.cli._terminal import EXIT_CODES, BriefHelp, Command, Commands, settings
-from discreet.interfaces.cli._verify import audit, verify
+from discreet.interfaces.cli._utility import utility
+from discreet.interfaces.cli._verify import verify
 
 app = typer.Typer(
     name="discreet",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.interfaces.cli import _options as options
+from discreet.interfaces.cli._convert import check_whole
 from discreet.interfaces.cli._methods import AGAIN, NUM_DRAWS, Method
 from discreet.interfaces.cli._report import npz, profile_of, write_page
 from discreet.interfaces.cli._run import (
@@ -18,7 +19,6 @@ from discreet.interfaces.cli._run import (
     write_first,
 )
 from discreet.interfaces.cli._statement import warn
-from discreet.interfaces.cli._tables import check_whole
 from discreet.interfaces.cli._terminal import (
     PLAN_IS_SPENT,
     say_json,

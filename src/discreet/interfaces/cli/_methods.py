@@ -33,6 +33,7 @@ import typer
 import discreet as dp
 from discreet._validate import RefusedError, finite_or_none, require
 from discreet.interfaces.cli import _options as options
+from discreet.interfaces.cli._convert import check_whole
 from discreet.interfaces.cli._options import (
     FAMILIES,
     LINEAR,
@@ -70,6 +71,7 @@ from discreet.interfaces.cli._run import (
     say_price,
     write_first,
 )
+from discreet.interfaces.cli._schema import unit_of
 from discreet.interfaces.cli._statement import (
     about_words,
     complete_statement,
@@ -77,7 +79,6 @@ from discreet.interfaces.cli._statement import (
     facts_about,
     warn,
 )
-from discreet.interfaces.cli._tables import check_whole, unit_of
 from discreet.interfaces.cli._terminal import (
     PLAN_IS_SPENT,
     continue_hint,

@@ -359,7 +359,7 @@ def profile_of(plan: Any, statement: "dp.Statement") -> list[tuple[float, float]
 
 def _marginals(folder: Path, content: Any) -> "dp.page.TwinMarginals":
     """The marginals of twins by `discreet synth`. Refuse other files, since a real table would be shown unprotected."""
-    from discreet.interfaces.cli._tables import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
+    from discreet.interfaces.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
 
     remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
     about = read_json(folder / ABOUT, remedy)
