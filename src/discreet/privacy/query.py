@@ -139,8 +139,9 @@ class Choice(NamedTuple):
     """The number of a large one of these sums, by the exponential mechanism.
 
     The plan of one choice has the event `BoundedRangeDpEvent(epsilon)` and the slack
-    `CHOICE.slack`. The largest epsilon for a budget is `1 / calibrate_noise_multiplier(lambda x:
-    BoundedRangeDpEvent(1 / x), ...)`.
+    `CHOICE.slack`, so that epsilon is pure but for that: stated at a delta of 1e-15, `epsilon /
+    neighbours(relation).distance` costs at most epsilon. The largest epsilon for a budget is
+    `1 / calibrate_noise_multiplier(lambda x: BoundedRangeDpEvent(1 / x), ...)`.
 
     Attributes:
         epsilon: The privacy range.
@@ -178,8 +179,75 @@ class Wording(NamedTuple):
     violations: Sequence[str] = ()
 
 
+class QueryPlan:
+    """What plans of queries have in common: they state themselves. Public.
+
+    A plan is a frozen dataclass of public numbers, these two among them, from which its noise, its
+    event, its slack and its `wording` follow.
+
+    Attributes:
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
+    """
+
+    delta: float
+    relation: Relation
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return 1
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event: that of its releases' noise."""
+        raise NotImplementedError
+
+    def event(self) -> DpEvent:
+        """The event of all releases, under either relation."""
+        raise NotImplementedError
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Price at `delta`; None: the plan's."""
+        spent = profile(self.event(), self.relation, slack=self.slack)
+        return spent.epsilon(self.delta if delta is None else delta)
+
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement says, for a unit of privacy."""
+        raise NotImplementedError
+
+    @property
+    def own_unit(self) -> Unit | None:
+        """The unit of privacy, where the plan names it; None: who encodes the records knows it."""
+        return None
+
+    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
+        """Make the statement of all releases, before they are made, for a unit of privacy; None: the plan's own, or a record.
+
+        Raises:
+            ValueError: The plan names another unit.
+        """
+        own = self.own_unit
+        unit = unit or own or RECORD
+        if own is not None and unit != own:
+            raise ValueError(f"The plan is for {own}, and a statement for {unit} would be false.")
+        return self._stated(reproducible, unit, self.wording(unit))
+
+    def _stated(self, reproducible: bool, unit: Unit, wording: Wording) -> Statement:
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            num_releases=self.num_releases,
+            reproducible=reproducible,
+            **wording._asdict(),
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianPlan:
+class GaussianPlan(QueryPlan):
     """What plans of queries with Gaussian noise have in common. Public.
 
     A plan adds public numbers, from which its noise and its `wording` follow. Under REPLACE_ONE the
@@ -220,11 +288,6 @@ class GaussianPlan:
         return dataclasses.replace(some, noise_multiplier=noise)
 
     @property
-    def num_releases(self) -> int:
-        """Number of releases."""
-        return 1
-
-    @property
     def slack(self) -> float:
         """Total variation between the run and the event."""
         return self.num_releases * GAUSSIAN.slack
@@ -232,44 +295,6 @@ class GaussianPlan:
     def event(self) -> DpEvent:
         """The event of the releases, under either relation."""
         return GAUSSIAN.event(float(self.noise_multiplier))
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """Price at `delta`; None: the plan's."""
-        spent = profile(self.event(), self.relation, slack=self.slack)
-        return spent.epsilon(self.delta if delta is None else delta)
-
-    def wording(self, unit: Unit) -> Wording:
-        """What the statement says, for a unit of privacy."""
-        raise NotImplementedError
-
-    @property
-    def own_unit(self) -> Unit | None:
-        """The unit of privacy, where the plan names it; None: who encodes the records knows it."""
-        return None
-
-    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
-        """Make the statement of all releases, before they are made, for a unit of privacy; None: the plan's own, or a record.
-
-        Raises:
-            ValueError: The plan names another unit.
-        """
-        own = self.own_unit
-        unit = unit or own or RECORD
-        if own is not None and unit != own:
-            raise ValueError(f"The plan is for {own}, and a statement for {unit} would be false.")
-        return self._stated(reproducible, unit, self.wording(unit))
-
-    def _stated(self, reproducible: bool, unit: Unit, wording: Wording) -> Statement:
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
-            num_releases=self.num_releases,
-            reproducible=reproducible,
-            **wording._asdict(),
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
