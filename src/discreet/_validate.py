@@ -19,9 +19,10 @@ import math
 import numbers
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
-import numpy as np
+if TYPE_CHECKING:  # not loaded by --help
+    import numpy as np
 
 LEVEL = 0.9
 """The level of all intervals, where no other one is asked for."""
@@ -171,8 +172,10 @@ def shown(value: Any) -> str:
     return repr(value) if scalar else f"of type {type(value).__name__} and shape {shape}"
 
 
-def unmasked(name: str, value: Any) -> np.ndarray:
+def unmasked(name: str, value: Any) -> "np.ndarray":
     """An array as NumPy has it; a masked one is refused, since what its mask hides would be used."""
+    import numpy as np
+
     if isinstance(value, np.ma.MaskedArray):
         raise RefusedError(
             f"{name} is a masked array, and its mask would be lost: what it hides would be used. Fill it by a public rule, as "
@@ -181,7 +184,7 @@ def unmasked(name: str, value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def floats(name: str, value: Any) -> np.ndarray:
+def floats(name: str, value: Any) -> "np.ndarray":
     """An array of numbers, in 64 bits. The error quotes no cell, as NumPy's does.
 
     >>> floats("y", ["seven"])
@@ -191,7 +194,7 @@ def floats(name: str, value: Any) -> np.ndarray:
     found = unmasked(name, value)
     if found.dtype.kind in "biufO":
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            return found.astype(np.float64, copy=False)
+            return found.astype("float64", copy=False)
     raise RefusedError(
         f"{name} holds something that is no number: encode categories by public lists beforehand."
     )
