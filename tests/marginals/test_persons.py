@@ -376,7 +376,7 @@ def truth_of_persons(table: pyarrow.Table) -> dict:
 
 
 def test_text_and_json_say_that_figures_are_of_the_rows_kept() -> None:
-    found = dp.describe(visits(), SCHEMA, epsilon=4.0, delta=1e-6, by="union")
+    found = dp.describe(visits(), SCHEMA, epsilon=4.0, delta=1e-6, by="union", level=0.99999)
     shown = " ".join(str(found).split())
     facts = found.to_dict()
     for words in (

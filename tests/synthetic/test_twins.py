@@ -42,7 +42,7 @@ def test_one_release_gives_twins_and_figures(short, tmp_path) -> None:
     ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
     found = dp.twins(people(), SCHEMA, epsilon=1.0, delta=1e-6, num_twins=2, ledger=ledger)
     assert len(ledger.debits) == 1
-    figures = dp.describe(found, by="place", level=0.999)
+    figures = dp.describe(found, by="place", level=0.99999)
     assert figures.statement.epsilon == found.statement.epsilon <= 1
     table = people()
     for name in ("age", "visits"):
@@ -127,5 +127,5 @@ def test_rows_of_persons_are_nobodys(short) -> None:
     found = dp.twins(table, schema, epsilon=4.0, delta=1e-6, num_twins=1)
     assert found.tables[0].column_names == [column.name for column in SCHEMA.columns]
     assert abs(len(found.tables[0]) - 2_000) < 200
-    described = dp.describe(found, level=0.999)
+    described = dp.describe(found, level=0.99999)
     assert described.persons_cut.low < 1_000 < described.num_persons.high
