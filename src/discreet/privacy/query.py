@@ -28,6 +28,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -179,7 +180,7 @@ class Wording(NamedTuple):
     violations: Sequence[str] = ()
 
 
-class QueryPlan:
+class QueryPlan(ABC):
     """What plans of queries have in common: they state themselves. Public.
 
     A plan is a frozen dataclass of public numbers, these two among them, from which its noise, its
@@ -199,30 +200,35 @@ class QueryPlan:
         return 1
 
     @property
+    @abstractmethod
     def slack(self) -> float:
         """Total variation between the run and the event: that of its releases' noise."""
-        raise NotImplementedError
 
+    @abstractmethod
     def event(self) -> DpEvent:
         """The event of all releases, under either relation."""
-        raise NotImplementedError
 
     def epsilon(self, delta: float | None = None) -> float:
         """Price at `delta`; None: the plan's."""
         spent = profile(self.event(), self.relation, slack=self.slack)
         return spent.epsilon(self.delta if delta is None else delta)
 
-    def wording(self, unit: Unit) -> Wording:
-        """What the statement says, for a unit of privacy."""
-        raise NotImplementedError
+    @abstractmethod
+    def wording(self, unit: Unit, *args: Any, **told: Any) -> Wording:
+        """What the statement says, for a unit of privacy; a plan may name what else it is told."""
 
     @property
     def own_unit(self) -> Unit | None:
         """The unit of privacy, where the plan names it; None: who encodes the records knows it."""
         return None
 
-    def state(self, *, reproducible: bool, unit: Unit | None = None) -> Statement:
-        """Make the statement of all releases, before they are made, for a unit of privacy; None: the plan's own, or a record.
+    def state(self, *, reproducible: bool, unit: Unit | None = None, **told: Any) -> Statement:
+        """Make the statement of all releases, before they are made.
+
+        Args:
+            reproducible: Whether the noise can be repeated.
+            unit: The unit of privacy; None: the plan's own, or a record.
+            told: What `wording` is told besides.
 
         Raises:
             ValueError: The plan names another unit.
@@ -231,9 +237,6 @@ class QueryPlan:
         unit = unit or own or RECORD
         if own is not None and unit != own:
             raise ValueError(f"The plan is for {own}, and a statement for {unit} would be false.")
-        return self._stated(reproducible, unit, self.wording(unit))
-
-    def _stated(self, reproducible: bool, unit: Unit, wording: Wording) -> Statement:
         return make_release_statement(
             self.event(),
             self.relation,
@@ -242,7 +245,7 @@ class QueryPlan:
             slack=self.slack,
             num_releases=self.num_releases,
             reproducible=reproducible,
-            **wording._asdict(),
+            **self.wording(unit, **told)._asdict(),
         )
 
 

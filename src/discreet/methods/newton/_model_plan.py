@@ -9,7 +9,7 @@ from discreet.methods.newton._model import MOST_CURVED
 from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
 from discreet.privacy.query import Wording
-from discreet.privacy.report import RECORD, Statement, Unit, counted
+from discreet.privacy.report import Unit, counted
 
 METHOD = "private Newton of a model"
 
@@ -116,19 +116,10 @@ class ModelPlan(SharedBudget):
             ]
         return tuple(found)
 
-    def state(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        *,
-        reproducible: bool,
-        unit: Unit = RECORD,
-        num_touched: int,
-        num_latents: int,
-        fitted: str,
-    ) -> Statement:
-        """Make the statement of a fit by this plan.
+    def wording(self, unit: Unit, *, num_touched: int, num_latents: int, fitted: str) -> Wording:
+        """What the statement of a fit by this plan says.
 
         Args:
-            reproducible: Whether the noise can be repeated.
             unit: The unit of privacy.
             num_touched: Coordinates of the latents that records touch.
             num_latents: Coordinates of all latents.
@@ -138,7 +129,7 @@ class ModelPlan(SharedBudget):
         derivatives = "their derivatives" if num_touched <= MOST_CURVED else "such products again"
         matrices = sum(1 + bool(stage.directions) + bool(stage.curvature) for stage in STAGES)
         numbers = NUM_GRADIENTS * num_touched + matrices * num_touched**2
-        wording = Wording(
+        return Wording(
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another, in {len(STAGES)} stages: of products of the directions "
@@ -166,4 +157,3 @@ class ModelPlan(SharedBudget):
                 "released."
             ),
         )
-        return self._stated(reproducible, unit, wording)

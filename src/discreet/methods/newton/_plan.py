@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import NamedTuple, Self
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
@@ -41,7 +41,7 @@ class PlannedRelease(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedBudget(PlanOfRecords, ABC):
+class SharedBudget(PlanOfRecords):
     """The plan of Gaussian releases that share one budget. Public.
 
     A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in
