@@ -489,12 +489,13 @@ def test_what_is_not_the_table_any_more_is_refused(tmp_path, how, needle) -> Non
 
 
 def test_a_shard_that_changes_after_it_was_compared_is_compared_again(tmp_path) -> None:
-    convert(people(200), SCHEMA, tmp_path / "out", shards=4)
-    x = open_records(tmp_path / "out", mesh=devices(4)).x
-    x.part(1, 4)
+    written = convert(people(200), SCHEMA, tmp_path / "out", shards=4)
+    opened = open_records(tmp_path / "out", mesh=devices(4))
+    opened.x.part(1, 4)
     spoil(tmp_path / "out", "a byte")
-    with pytest.raises(DataError, match="not the file that the index names"):
-        x.part(1, 4)
+    for records in (written, opened):
+        with pytest.raises(DataError, match="not the file that the index names"):
+            records.x.part(1, 4)
 
 
 def test_what_is_no_folder_of_shards_is_refused(tmp_path) -> None:

@@ -123,8 +123,8 @@ def convert(
             with tempfile.TemporaryDirectory(dir=written) as whole:
                 arrays = _encode(Path(whole), source, layout, report, rows, bar)
                 lengths = write_shards(written, arrays, shards, progress_bar=progress_bar)
-        write_index(written, arrays, _facts(layout, report), lengths)
-    return _opened(Folder(out), None, sharded=True, progress_bar=progress_bar)
+        states = write_index(written, arrays, _facts(layout, report), lengths)
+    return _opened(Folder(out, states), None, sharded=True, progress_bar=progress_bar)
 
 
 @contextmanager

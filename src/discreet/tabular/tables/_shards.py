@@ -79,25 +79,33 @@ def write_index(
     arrays: Mapping[str, np.ndarray],
     facts: dict[str, Any],
     lengths: Sequence[int] | None = None,
-) -> None:
-    """Write the index of a folder with shards of these lengths (None: one with all records), as its last file."""
+) -> dict[str, tuple[int, ...]]:
+    """Write the index of a folder with shards of these lengths (None: one with all records), as its last file.
+
+    Returns:
+        The states of the shards for which their hashes hold, for `Folder`.
+    """
     count = len(arrays["x"])
     lengths = [count] if lengths is None else list(lengths)
+    names = [file_of(array, number) for array in arrays for number in range(len(lengths))]
+    states = {name: _state_of(folder / name) for name in names}
     index = {
         **facts,
         "num_records": count,
         "lengths": lengths,
         "rows": _rows_of_shard(max(lengths), [x.nbytes // count for x in arrays.values()]),
-        "sha256": {
-            name: _sha256(folder / name)
-            for name in (
-                file_of(array, number) for array in arrays for number in range(len(lengths))
-            )
-        },
+        "sha256": {name: _sha256(folder / name) for name in names},
     }
     text = json.dumps({"what": FORMAT, "index": index, "digest": _digest_of(index)}, indent=1)
     (folder / INDEX).touch(0o600)
     (folder / INDEX).write_text(text, encoding="utf-8")
+    return states
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to; a new name changes nothing."""
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _sha256(path: Path) -> str:
@@ -147,7 +155,8 @@ class Folder:
         digest: Hash of the index, and so of all records.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, compared: Mapping[str, tuple[int, ...]] = {}) -> None:
+        """Read the index; `compared`: the states of files that need no comparing, of `write_index`."""
         try:
             read = json.loads((path / INDEX).read_text(encoding="utf-8"))
             self.path = path
@@ -166,7 +175,7 @@ class Folder:
         self.lengths = tuple(self.facts["lengths"])
         self.rows = self.facts["rows"]
         self.shards = len(self.lengths)
-        self._compared: dict[str, tuple[int, ...]] = {}
+        self._compared = dict(compared)
 
     def check_devices(self, mesh: Any) -> None:
         """Refuse a mesh whose devices cannot have whole shards of several."""
@@ -200,16 +209,15 @@ class Folder:
         states: dict[str, tuple[int, ...]] = {}
         for name, size in zip(names, sizes, strict=True):
             try:
-                state = os.stat(self.path / name)
+                states[name] = _state_of(self.path / name)
             except OSError as error:
                 raise DataError(
                     f"{self.path / name} cannot be read ({error.strerror}), which is a shard. {again}"
                 ) from None
-            if state.st_size != size:
+            if states[name][1] != size:
                 raise DataError(
                     f"{self.path / name} has another length than in the index: it is damaged. {again}"
                 )
-            states[name] = state.st_ino, state.st_size, state.st_mtime_ns
         new = [name for name in names if self._compared.get(name) != states[name]]
         total = sum(states[name][1] for name in new)
         with (
