@@ -128,13 +128,13 @@ def by_moments(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any
     )
 
 
-@method(fit_newton, {"max_rows", "mesh", "require_proof"})
+@method(fit_newton, {"max_rows", "require_proof"})
 def by_newton(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(NewtonPlan, relation, family="binary", num_features=1)
     return fit_newton(key, x[:, None], x > 0.5, terms, **options)
 
 
-@method(dp.DPNewton.run, {"mesh", "require_proof"})
+@method(dp.DPNewton.run, {"require_proof"})
 def of_a_model(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(dp.newton.ModelPlan, relation)
     return dp.DPNewton(model, plan=terms).run(key, x, progress_bar=False, **options)

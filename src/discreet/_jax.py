@@ -968,7 +968,7 @@ def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
         raise ValueError(
             f"{what} works in one process, and jax.distributed has started {jax.process_count()}. Each of them would draw its "
             "own noise and release the same records again, with a statement of the cost of one release. Nothing was spent. "
-            "DPSVI and DPSGLD fit in all of them together if run is given mesh=, a mesh over all devices. Run everything else "
+            "DPSVI, DPSGLD and private Newton fit in all of them together if given mesh=, a mesh over all devices. Run all else "
             "in a program that does not call jax.distributed.initialize, with all records in its memory or a memory map, and "
             "pass its result to the other processes."
         )
@@ -1007,12 +1007,16 @@ in_own_settings = _own_settings()
 
 
 def one_release(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run a private method in discreet's own settings of JAX, in one process and outside of JAX's transformations."""
+    """Run a private method in discreet's own settings of JAX, outside of JAX's transformations, and in one process.
+
+    A method that is given a mesh over all processes joins them itself.
+    """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         refuse_traced(function.__qualname__)
-        one_process(function.__qualname__, [*args, *kwargs.values()])
+        if kwargs.get("mesh") is None:
+            one_process(function.__qualname__, [*args, *kwargs.values()])
         with _own_settings():
             return function(*args, **kwargs)
 

@@ -121,6 +121,18 @@ def test_the_recipe_of_the_page_makes_one_debit_and_one_statement(folder, proces
     ]
 
 
+def test_private_newton_is_the_method_of_several_processes(folder):
+    """Where a table is fitted by it in one process; process 0 alone has the ledger, and both choose the same rows of persons."""
+    fit = FIT.replace("linear", "logistic --target smoker").replace("--steps 12 ", "")
+    children = start([f"{fit} --out fitted --ledger survey.ledger", f"{fit} --out fitted"])
+    outputs, errors, codes = ends(children)
+    assert codes == [0, 0], errors
+    assert "Fitted logistic to 25 persons" in outputs[0]
+    assert outputs[1] == errors[1] == ""
+    assert len(dp.Ledger("survey.ledger").debits) == 1
+    assert "private Newton" in Path("fitted/statement.txt").read_text()
+
+
 def test_a_refusal_names_the_process_that_differs(folder):
     """In one paragraph, by process 0; nothing is spent."""
     children = start([FIT, FIT.replace("survey.csv", "elsewhere.csv")])

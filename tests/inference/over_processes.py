@@ -3,6 +3,7 @@
 What a process found is in FOLDER/PART-NUMBER.json, which it writes as it goes.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -26,6 +27,8 @@ from discreet.methods.inference import _dpsvi, _loop, _saved
 from discreet.methods.inference._checkpoint import Checkpoint
 from discreet.methods.inference._forms import kinds
 from discreet.methods.inference._saved import FILE
+from discreet.methods.newton import ModelPlan, NewtonPlan, fit_newton
+from discreet.methods.newton._saved import SavedReleases
 from discreet.privacy.random import _claims
 from discreet.storage import read_archive
 from discreet.tabular.tables import _convert, _shards, open_records, schema_from_bounds
@@ -70,6 +73,30 @@ def make(model=model, **changes):
     return dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan(**changes), **local)
 
 
+def newton_plan(epsilon=1.0, noise=1.0):
+    plan = NewtonPlan.calibrate(
+        epsilon=epsilon, delta=1e-4, family="binary", num_features=3, num_records=len(X)
+    )
+    return dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * noise)
+
+
+def by_newton(key, x, plan=None, **options):
+    y = np.arange(len(x)) % 2
+    return fit_newton(key, np.clip(np.nan_to_num(x), -1, 1), y, plan or newton_plan(), **options)
+
+
+def regression(key, x, **options):
+    result = by_newton(key, x, **options)
+    return result.mean, result.covariance
+
+
+def of_a_model(key, x, **options):
+    plan = ModelPlan.calibrate(epsilon=1.0, num_records=len(x))
+    result = dp.DPNewton(model, plan=plan).run(key, x, progress_bar=False, **options)
+    return result.estimate["mean"], result.posterior(random.key(5), 20)["mean"]
+
+
+NEWTON = {"regression": regression, "model": of_a_model}
 FITS = {
     "own latents": lambda: make(factors, rate_schedule=lambda t: 0.5 / (1 + t % 3)),
     "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
@@ -249,6 +276,58 @@ class Part:
         )
         result = self.run(make(factors, **changes), SECRET(), **options)
         self.note("resumed", [result.trace.iterates.tolist(), str(result.statement)])
+
+    def newton(self):
+        """Private Newton of a regression and of a model, what differs, and the death of one process behind the third release."""
+        for name, fit in NEWTON.items():
+            self.note(name, [x.tolist() for x in fit(random.key(3), X, mesh=self.mesh)])
+        first = self.number == 0
+        if first:
+            dp.Ledger.create(self.folder / "fourth", dataset="d", epsilon=1.5, delta=1e-3)
+        ledger = dp.Ledger(self.folder / "fourth") if first else None
+        plan = newton_plan(noise=1.0 if first else 2.0)
+        rows = X + np.float32(not first)
+        for name, options in {
+            "plan": {"plan": plan},
+            "data": {"x": rows},
+            "mesh": {"mesh": jax.sharding.Mesh(np.array(jax.local_devices()), ("records",))},
+            "names": {"names": ["a", "b", "c"] if first else ["a"]},
+            "budget": {"ledger": ledger, "plan": newton_plan(epsilon=2.0)},
+        }.items():
+            try:
+                by_newton(random.key(), **{"x": X, "mesh": self.mesh, **options})
+            except (ValueError, TypeError) as error:
+                self.note(name, f"{type(error).__name__}: {error}")
+        self.dies_behind(3)
+        self.newton_with_checkpoint()
+
+    def dies_behind(self, releases):
+        make, made = SavedReleases.release, iter(range(releases + 1))
+
+        def dying(*args):
+            found = make(*args)
+            if self.number == 1 and next(made) == releases:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        SavedReleases.release = dying
+
+    def newton_with_checkpoint(self):
+        first = self.number == 0
+        options = {"checkpoint": self.folder / "newton"} if first else {}
+        if first:
+            options["ledger"] = dp.Ledger(self.folder / "fourth")
+        result = by_newton(SECRET(), X, mesh=self.mesh, **options)
+        self.note("resumed", [result.mean.tolist(), str(result.statement)])
+
+    def newton_goes_on(self):
+        self.newton_with_checkpoint()
+        _claims._used.clear()
+        result = by_newton(SECRET(), X, mesh=self.mesh, **self.apart())
+        self.note("never stopped", result.mean.tolist())
+
+    def apart(self):
+        return {"checkpoint": self.folder / "newton-whole"} if self.number == 0 else {}
 
     def goes_on(self):
         self.fit_with_checkpoint()

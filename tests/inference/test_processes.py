@@ -259,6 +259,54 @@ def test_two_processes_make_the_fit_of_one_device(began):
     assert len(dp.Ledger(folder / "ledger").debits) == 1
 
 
+@pytest.fixture(scope="module")
+def shared_newton(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("newton")
+    return folder, *both("newton", folder)
+
+
+def test_private_newton_of_two_processes_is_that_of_one(shared_newton):
+    """Of a regression to the bit, since sums are exact; of a model, whose rows a larger program computes, but for rounding."""
+    _, first, second, outputs, _ = shared_newton
+    assert "model" in first, outputs
+    for name, fit in over_processes.NEWTON.items():
+        assert first[name] == second[name]
+        own = fit(dp.random.key(3), over_processes.X)
+        tolerance = 0 if name == "regression" else 1e-3
+        for one, found in zip(own, first[name], strict=True):
+            np.testing.assert_allclose(found, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plan", "Process 1 has another plan"),
+        ("data", "Process 1 has other records"),
+        ("mesh", "mesh has no device of process"),
+        ("names", "names must be 3 texts"),
+        ("budget", "SpentError"),
+    ],
+)
+def test_private_newton_refuses_in_both_before_anything_is_spent(shared_newton, name, words):
+    _, first, second, *_ = shared_newton
+    assert any(words in found[name] for found in (first, second))
+    assert all(found[name] for found in (first, second))
+
+
+def test_private_newton_goes_on_in_both_after_one_was_killed(shared_newton):
+    folder, first, second, outputs, statuses = shared_newton
+    assert statuses[1] == -signal.SIGKILL
+    assert "resumed" not in first | second
+    assert "Start all processes again" in outputs[0]
+    assert len(dp.Ledger(folder / "fourth").debits) == 1
+    first, second, outputs, _ = both("newton_goes_on", folder)
+    assert "never stopped" in first, outputs
+    assert first["resumed"] == second["resumed"]
+    assert "Debited as entry 1" in first["resumed"][1]
+    assert first["resumed"][0] == first["never stopped"]
+    assert len(dp.Ledger(folder / "fourth").debits) == 1
+
+
 @pytest.mark.exhaustive
 def test_four_processes_make_the_fit_of_one_device(tmp_path):
     """One of them has no record, another one a NaN."""

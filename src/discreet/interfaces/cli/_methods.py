@@ -406,7 +406,8 @@ class OfRecords(Method, ABC):
                 own.say_features()
         if made is not None:
             # A model of named columns takes them apart, which shards on several machines cannot be.
-            mesh = None if own is not None and own.of_columns else self.members.mesh
+            of_shards = self.in_steps and not (own is not None and own.of_columns)
+            mesh = self.members.mesh if of_shards else None
             shown = on_terminal() and not settings.silent
             self.records = dp.tables.open_records(
                 asked.data, self.schema, mesh=mesh, progress_bar=shown
@@ -1004,20 +1005,23 @@ class InSums(OfRecords):
     hints = f"{TO_PREDICT} Features are scaled to [-1, 1] by their bounds."
     weighs = True
     several_rows = False  # True if a person may have several rows
+    is_shared = False  # True if several processes share it
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
-        if asked.by == cls.by and asked.distributed:
+        if asked.by == cls.by and asked.distributed and not cls.is_shared:
             raise RefusedError(
-                f"--distributed is for fits in steps, and --by {cls.by} takes none: add --by svi"
+                f"--distributed is for --by svi and --by newton, and this is --by {cls.by}: choose another one, or leave it out"
             )
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        usual = not asked.distributed and (cls.several_rows or schema.max_rows == 1)
+        usual = (cls.is_shared or not asked.distributed) and (
+            cls.several_rows or schema.max_rows == 1
+        )
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -1050,13 +1054,16 @@ class InSums(OfRecords):
         """Fit the records."""
 
     def release(self) -> tuple[Any, Any]:
-        keep_compiled_programs(settings.compilation_cache)
-        fit_key, draw_key = self.keys()
+        members = self.members
+        with members.together():
+            book = self.book()
+            keep_compiled_programs(settings.compilation_cache)
+            fit_key, draw_key = self.keys()
         self.say_spent()
-        if self.asked.progress_bar:
+        if self.asked.progress_bar and members.first:
             say_error(self.waiting)
         with self._explained():
-            result = self.fit(fit_key, person=self.schema.person, ledger=self.book())
+            result = self.fit(fit_key, person=self.schema.person, ledger=book)
         return result, draw_key
 
 
@@ -1114,6 +1121,7 @@ class Newton(InSums):
     by = MethodName.NEWTON
     models = (*FAMILIES,)
     several_rows = True
+    is_shared = True
     continues = True
 
     def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
@@ -1161,6 +1169,7 @@ class Newton(InSums):
             names=self.records.feature_names,
             checkpoint=self.checkpoint,
             progress_bar=self.asked.progress_bar,
+            mesh=self.members.mesh,
             **how,
         )
 
@@ -1172,6 +1181,7 @@ class OwnNewton(InSums):
     weighs = False
     why_not_weighed = "a model of your own counts each record once: fit a built-in regression"
     several_rows = True
+    is_shared = True
     continues = True
     hints = ""
 
@@ -1219,6 +1229,7 @@ class OwnNewton(InSums):
             max_rows=self.schema.max_rows,
             checkpoint=self.checkpoint,
             progress_bar=self.asked.progress_bar,
+            mesh=self.members.mesh,
             **how,
         )
 

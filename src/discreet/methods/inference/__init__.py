@@ -27,6 +27,7 @@ from discreet.methods.inference._processes import (
     Processes as Processes,
 )
 from discreet.methods.inference._records import (
+    IN_SHARDS as IN_SHARDS,
     Records as Records,
     check_public as check_public,
     lies_in_files as lies_in_files,
@@ -39,7 +40,7 @@ from discreet.methods.inference._result import (
     load_result as load_result,
     warn_of_use as warn_of_use,
 )
-from discreet.methods.inference._saved import SavedFit as SavedFit
+from discreet.methods.inference._saved import SavedFit as SavedFit, versions as versions
 from discreet.methods.inference._step import DPSVIState as DPSVIState
 from discreet.methods.inference._support import observed_of as observed_of
 from discreet.methods.inference._trace import Trace as Trace

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -55,7 +54,7 @@ from discreet.privacy.clipping import AdaptiveClipping, contribution_bound
 from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.mechanisms import Shards, levels_for
 from discreet.privacy.plan import PrivacyPlan
-from discreet.privacy.report import Statement, Unit, make_statement, statement_from_dict
+from discreet.privacy.report import Statement, Unit, make_statement
 from discreet.privacy.sampling import PoissonSampling
 from discreet.privacy.verify import Certificate
 from discreet.storage import exclusive
@@ -738,11 +737,7 @@ class DPSVI:
                         f"{self.plan.num_steps} steps."
                     )
                 raise
-            stated = act.statement
-            if processes.count > 1:
-                stated = statement_from_dict(
-                    json.loads(processes.from_first(stated.to_json().encode()))
-                )
+            stated = saved.stated(act)
             result = result_of(step, outcome, stated, self.plan)
             warn_of_use(result, stated)
             return result

@@ -127,6 +127,27 @@ class Processes:
         content = content if self.first else bytes(length)
         return _summed(np.frombuffer(content, np.uint8)).tobytes() if length else b""
 
+    def of_first(self, tree: Any) -> Any:
+        """The arrays of process 0; all have them, of the same shapes and types."""
+        if self.count == 1:
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        content = memoryview(self.from_first(b"".join(x.tobytes() for x in arrays)))
+        found = []
+        for x in arrays:
+            found.append(np.frombuffer(content[: x.nbytes], x.dtype).reshape(x.shape))
+            content = content[x.nbytes :]
+        return jax.tree.unflatten(structure, found)
+
+    def total(self, own: np.ndarray) -> np.ndarray:
+        """The sum of an array of each process, added in the order of their numbers."""
+        if self.count == 1:
+            return own
+        rows = np.zeros((self.count, own.nbytes), np.uint8)
+        rows[self.index] = np.frombuffer(own.tobytes(), np.uint8)
+        return _summed(rows).view(own.dtype).reshape(self.count, *own.shape).sum(axis=0)
+
     def first_is_given(self, name: str, given: bool) -> bool:
         """Check whether process 0, the only user of an argument, is given it.
 

@@ -150,6 +150,12 @@ def take_apart(
     return Records(arrays, rebuild, static, in_files)
 
 
+IN_SHARDS = (
+    "These records were opened for a mesh, so each process has its part. Pass mesh= to run of DPSVI or DPSGLD; or open them "
+    "without mesh=, in one process or for private Newton."
+)
+
+
 def lies_in_files(array: Any) -> bool:
     """True for a map of files: NumPy's, or one of `tables.open_records`."""
     while isinstance(array, np.ndarray):
@@ -160,15 +166,12 @@ def lies_in_files(array: Any) -> bool:
 def _as_records(leaf: Any, *, spread: bool) -> Any:
     if isinstance(leaf, Mesh):
         raise TypeError(
-            "mesh= is an option of run and certify of DPSVI and DPSGLD alone; leave it out here."
+            "mesh= is no option here, but of DPSVI, DPSGLD and private Newton: leave it out."
         )
     if isinstance(leaf, InFiles):
         if spread:
             return leaf
-        raise ValueError(
-            "These records were opened for a mesh, so each process has its part. Pass mesh= to run of DPSVI or DPSGLD; or, in "
-            "one process, open them without mesh=."
-        )
+        raise ValueError(IN_SHARDS)
     if hasattr(leaf, "to_numpy"):
         leaf = leaf.to_numpy()  # a column or a table of pandas or Polars
     if not isinstance(leaf, jax.Array | np.ndarray):

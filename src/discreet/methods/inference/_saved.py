@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -25,6 +26,8 @@ from discreet._validate import RefusedError
 from discreet.methods.inference._forms import kinds
 from discreet.methods.inference._processes import Processes
 from discreet.privacy import mechanisms, random
+from discreet.privacy.act import Act
+from discreet.privacy.report import Statement, statement_from_dict
 from discreet.storage import read_archive, write_archive
 
 FILE = "checkpoint.discreet"
@@ -141,6 +144,13 @@ class SavedFit:
                     "noise could be subtracted. Continue with the original arguments, or choose another folder for a new fit, "
                     "which spends again."
                 )
+
+    def stated(self, act: Act) -> Statement:
+        """The statement of an act that has begun: of several processes the first one's, which has the receipt."""
+        if self.processes.count == 1:
+            return act.statement
+        text = self.processes.from_first(act.statement.to_json().encode())
+        return statement_from_dict(json.loads(text))
 
     def _enter(self, begin: Callable[[], None]) -> None:
         """Call `begin`, which claims the key and debits; the file must be there. It is removed where nothing was begun."""

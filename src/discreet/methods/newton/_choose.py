@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from discreet._jax import in_own_settings
+from discreet._jax import as_one_curator, in_own_settings
 from discreet.methods.inference import (
     DPSVIResult,
     NoPointError,
@@ -41,6 +42,7 @@ def fit(
     person: str | None = None,
     max_rows: int = 1,
     progress_bar: bool = True,
+    mesh: Mesh | None = None,
     **kwargs: Any,
 ) -> DPNewtonResult | DPSVIResult:
     """Fit a NumPyro model to records with (epsilon, delta)-differential privacy, by the method that suits it.
@@ -68,6 +70,7 @@ def fit(
         person: Name of the column that identifies persons, if a record is all that one person has.
         max_rows: With `person`, the largest number of rows of a person in a record.
         progress_bar: Show progress after two seconds.
+        mesh: Devices along one axis, of all processes; see docs/scale.md.
         kwargs: As args.
 
     Returns:
@@ -91,10 +94,13 @@ def fit(
     static = dict(static or {})
     made_up = {} if placeholder is None else {"placeholder": placeholder}
     key = random.key() if rng_key is None else rng_key
-    size = take_apart(args, kwargs, programs=(model,)).size if num_records is None else num_records
+    size = num_records
+    if size is None:
+        with as_one_curator(mesh is not None):  # nothing is released here
+            size = take_apart(args, kwargs, programs=(model,)).size
     terms = {"epsilon": epsilon, "delta": delta, "num_records": size, "relation": relation}
     paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows}
-    paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar}
+    paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar, "mesh": mesh}
     try:
         newton = DPNewton(
             model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static

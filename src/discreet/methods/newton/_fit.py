@@ -18,11 +18,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray
 from scipy.linalg import null_space
 from scipy.special import ndtri
@@ -30,7 +32,7 @@ from tqdm.auto import tqdm
 
 from discreet._jax import one_release
 from discreet._validate import ENDS, choice, floats, unmasked
-from discreet.methods.inference import Share, warn_of_use
+from discreet.methods.inference import IN_SHARDS, Processes, Share, warn_of_use
 from discreet.methods.newton._algebra import (
     LEAST_CURVATURE,
     SCALES,
@@ -77,6 +79,7 @@ from discreet.methods.newton._weights import (
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.mechanisms import InFiles, check_mesh
 from discreet.privacy.released import Released
 from discreet.privacy.report import (
     COEFFICIENTS,
@@ -223,7 +226,9 @@ class _Records:
         )
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
         apart = not made_for.are_little(plan.num_records)
-        self._parts = parts = Parts(table, layout, apart=apart, again=True)
+        self._parts = parts = Parts(
+            table, layout, apart=apart, again=True, processes=saved.processes
+        )
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (
@@ -256,6 +261,7 @@ def fit_newton(
     ledger: Ledger | None = None,
     checkpoint: Path | str | None = None,
     progress_bar: bool = False,
+    mesh: Mesh | None = None,
 ) -> NewtonResult:
     """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
 
@@ -290,6 +296,9 @@ def fit_newton(
         checkpoint: Folder from which the same call continues, to the same bits, if the process
             dies. Keep it secret.
         progress_bar: Show progress after two seconds.
+        mesh: Devices along one axis, of all processes, which share the work. Each is given the
+            whole table, in arrays or a memory map, reads its own parts, and sums on its first
+            device; see docs/scale.md.
 
     Returns:
         The posterior.
@@ -316,23 +325,30 @@ def fit_newton(
         Ann. Stat. 2023, for noisy Newton steps with weights of the features; Bernstein and Sheldon,
         NeurIPS 2019, for both noises in one likelihood.
     """
-    key = random.check_key(rng_key)
-    table = _checked(x, y, mask, weights, levels, plan)
-    names = names_of(names, plan)
-    given = _known(known, plan)
-    with exclusive(checkpoint):
-        saved = SavedReleases(checkpoint, key, plan)
+    with Processes(mesh).joined() as processes, ExitStack() as stack:
+        with processes.together():
+            if processes.first:
+                stack.enter_context(exclusive(checkpoint))
+            if mesh is not None:
+                check_mesh(mesh)
+            key = random.check_key(rng_key)
+            table = _checked(x, y, mask, weights, levels, plan)
+            names = names_of(names, plan)
+            given = _known(known, plan)
+        saved = SavedReleases(checkpoint, key, plan, processes)
         levels_told = None if levels is None else np.asarray(levels).tolist()
         options = str((person, levels_told, *([] if known is None else given.tolist())))
         saved.describe(plan=repr(plan), options=options, records=saved.digest(table))
         act = saved.act(ledger, unit=Unit(person, plan.max_rows))
         with jax.enable_x64(True):
             records = _Records(table, plan, act, saved)
-            bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+            shown = progress_bar and processes.first
+            bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not shown)
             with saved.begun(act), bar:
                 found = _Newton(records, plan, levels, given).run(bar)
-                result = found.result(np.random.default_rng(saved.words), act.statement, names)
-    warn_of_use(result, act.statement)
+                stated = saved.stated(act)
+                result = found.result(np.random.default_rng(saved.words), stated, names)
+    warn_of_use(result, stated)
     return result
 
 
@@ -362,6 +378,8 @@ def _checked(
     x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan
 ) -> list[np.ndarray]:
     """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
+    if any(isinstance(array, InFiles) for array in (x, y, mask, weights)):
+        raise ValueError(IN_SHARDS)
     features = unmasked("x", x)
     target = floats("y", y)
     rows = (plan.max_rows,) * (plan.max_rows > 1)

@@ -27,12 +27,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import numpyro
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
@@ -40,6 +42,7 @@ from discreet._jax import one_release
 from discreet.methods.inference import (
     Latents,
     NoPointError,
+    Processes,
     Records,
     Share,
     check_public,
@@ -89,6 +92,7 @@ from discreet.methods.predict import Predictions, log_density_of, model_predicti
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.mechanisms import check_mesh
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit
 from discreet.storage import exclusive
@@ -294,6 +298,7 @@ class DPNewton:
         checkpoint: Path | str | None = None,
         person: str | None = None,
         max_rows: int = 1,
+        mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> DPNewtonResult:
         """Fit the model to records.
@@ -308,6 +313,7 @@ class DPNewton:
             person: Name of the column that identifies persons, if a record is all that one person
                 has.
             max_rows: With `person`, the largest number of rows of a person in a record.
+            mesh: As in `fit_newton`.
             kwargs: As args.
 
         Returns:
@@ -320,12 +326,18 @@ class DPNewton:
             UseWarning: A warning, where the noise hides the model; as an error it has the fit as
                 `partial_result`.
         """
-        key = random.check_key(rng_key)
-        records = take_apart(args, kwargs, programs=(self.model,))
-        with exclusive(checkpoint):
-            saved = SavedReleases(checkpoint, key, self.plan)
-            latents, start = self._latents(saved.key, records)
-            far = pulls_from_far(latents, start)
+        with Processes(mesh).joined() as processes, ExitStack() as stack:
+            with processes.together():
+                if processes.first:
+                    stack.enter_context(exclusive(checkpoint))
+                if mesh is not None:
+                    check_mesh(mesh)
+                key = random.check_key(rng_key)
+                records = take_apart(args, kwargs, programs=(self.model,))
+            saved = SavedReleases(checkpoint, key, self.plan, processes)
+            with processes.together():
+                latents, start = self._latents(saved.key, records)
+                far = pulls_from_far(latents, start)
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
             options = str((person, max_rows, given))
             saved.describe(
@@ -340,11 +352,13 @@ class DPNewton:
             act = saved.act(ledger, unit=Unit(person, max_rows), **told)
             with jax.enable_x64(True):
                 releases = _Releases(latents, records, self.plan, act, saved)
-                bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+                shown = progress_bar and processes.first
+                bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not shown)
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start, far).run(bar)
-                    result = fit.result(saved.words, act.statement)
-        warn_of_use(result, act.statement)
+                    stated = saved.stated(act)
+                    result = fit.result(saved.words, stated)
+        warn_of_use(result, stated)
         return result
 
     def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
@@ -409,7 +423,9 @@ class _Releases:
         leaves = [np.asarray(leaf) for leaf in records.leaves]
         made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
         apart = not made_for.are_little(plan.num_records)
-        self._parts = parts = Parts(leaves, apart=apart, again=records.in_files)
+        self._parts = parts = Parts(
+            leaves, apart=apart, again=records.in_files, processes=saved.processes
+        )
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
         prior = [fingerprint_of_prior(latents)] if saved.run_id else []
         self._programs = saved.programs(act, proved, made_for.nowhere, parts, beside=prior)

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet._jax import run_once
-from discreet.methods.inference import SavedFit
+from discreet.methods.inference import FAILED, START_AGAIN, Processes, SavedFit, versions
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._plan import NewtonPlan
 from discreet.methods.newton._sums import Parts, Program, Threads
@@ -57,12 +57,17 @@ class SavedReleases(SavedFit):
         folder: As in `SavedFit`.
         key: As in `SavedFit`.
         plan: The plan.
+        processes: As in `SavedFit`. All make each release, of the sums over the parts of all.
     """
 
     def __init__(
-        self, folder: Path | str | None, key: PRNGKeyArray, plan: NewtonPlan | ModelPlan
+        self,
+        folder: Path | str | None,
+        key: PRNGKeyArray,
+        plan: NewtonPlan | ModelPlan,
+        processes: Processes | None = None,
     ) -> None:
-        super().__init__(folder, key, purpose=random.Purpose.NEWTON)
+        super().__init__(folder, key, processes, purpose=random.Purpose.NEWTON)
         # A folder of another method has none, and is refused by `describe`.
         found = self._found or {}
         self._folder = folder
@@ -79,14 +84,22 @@ class SavedReleases(SavedFit):
             ledger: As in `Act`.
             told: As in `Act.on`.
         """
-        return Act(
-            self._plan,
-            self._noise,
-            stated(self._plan, self.reproducible, **told),
-            ledger=ledger,
-            run_id=self.run_id,
-            again=self.goes_on,
-        )
+        self.processes.first_is_given("ledger=", ledger is not None)
+        with self.processes.together():
+            return Act(
+                self._plan,
+                self._noise,
+                stated(self._plan, self.reproducible, **told),
+                ledger=ledger if self.processes.first else None,
+                run_id=self.run_id,
+                again=self.goes_on,
+            )
+
+    def describe(self, **facts: Any) -> None:
+        """As there; and refuse what several processes differ in."""
+        self.processes.agree(versions=versions(), **facts)
+        with self.processes.together():
+            super().describe(**facts)
 
     def programs(
         self,
@@ -110,18 +123,19 @@ class SavedReleases(SavedFit):
         """
         found = []
         waiting = []
-        with Threads(1) as thread:
+        with self.processes.together(), Threads(1) as thread:
             for program in proved:
                 found.append(program)
                 waiting.append(thread.submit(self._compile, program, public, parts))
             for compiled in waiting:
                 compiled.result()
         proofs = [program.certificate for program in found]
-        if self.run_id:
+        if self.run_id or self.processes.count > 1:
             prints = dict.fromkeys(proof.fingerprint for proof in proofs)
             self.describe(program=" ".join([*prints, *beside]))
         # Their fingerprints follow the number of records.
-        act.prove(*proofs, times=times, named=False)
+        with self.processes.together():
+            act.prove(*proofs, times=times, named=False)
         return found
 
     def _compile(self, program: Program, public: Any, parts: Parts) -> None:
@@ -131,14 +145,21 @@ class SavedReleases(SavedFit):
     @contextmanager
     def begun(self, act: Act) -> Iterator[None]:
         """Begin the act. What ends the fit from then on, as Ctrl-C does, has a note on what becomes of its releases."""
-        if self._found is None and self.run_id:
-            self._write()
-        self._enter(act.begin)
+        kept = (
+            f"The same call continues from {self._folder}, to the same bits and at no further cost."
+        )
+        lost = "Its releases are lost: with checkpoint=, the same call would continue."
+        if self.run_id:
+            self.processes.remedy = f"Start all processes again: {kept}", START_AGAIN
+        else:
+            self.processes.remedy = f"The plan may be spent. {lost}", FAILED
+        with self.processes.together():
+            if self._found is None and self.run_id:
+                self._write()
+            self._enter(act.begin)
         try:
             yield
         except BaseException as error:
-            kept = f"The same call continues from {self._folder}, to the same bits and at no further cost."
-            lost = "Its releases are lost: with checkpoint=, the same call would continue."
             error.add_note(f"The plan is spent. {kept if self.run_id else lost}")
             raise
 
@@ -154,9 +175,13 @@ class SavedReleases(SavedFit):
         self._next += 1
         if number < len(self._made):
             return self._made[number]
+        # At one point in all processes, whose linear algebra may round in other ways, and with one
+        # noise.
+        public = self.processes.of_first(public)
+        made = program(self._key(number, public), public, parts)
         # In one layout, whether it was just made or comes from the file: linear algebra might round
         # otherwise.
-        found = np.ascontiguousarray(program(self._key(number, public), public, parts))
+        found = np.ascontiguousarray(self.processes.of_first(made))
         if self.run_id:
             self._made.append(found)
             self._write()

@@ -21,6 +21,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet._jax import in_own_settings
-from discreet.methods.inference import lies_in_files
+from discreet.methods.inference import Processes, lies_in_files
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.gradients import SPARE
@@ -74,11 +75,13 @@ class Parts:
         apart: Sum them by a program of their own.
         again: Lay parts out again for each sum, as if all were in files: only what is prepared is
             kept.
+        processes: Those that share the parts; None: this one alone.
 
     Attributes:
         layout: As above.
         apart: As above.
         count: Number of parts.
+        own: The numbers of those that this process sums, at least one.
         turns: Of each part.
     """
 
@@ -89,18 +92,21 @@ class Parts:
         *,
         apart: bool = False,
         again: bool = False,
+        processes: Processes | None = None,
     ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
-        self.apart = apart
+        self._processes = processes = processes or Processes()
+        self.apart = apart = apart or processes.count > 1
         turns = turns_for(len(arrays[0]))
         self.count, self.turns = 1, rounded_up(turns)
         if apart:
             row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
             most = min(PART, max(_LEAST_TURNS, _MOST_BYTES // (TURN * row)))
-            self.count = max(1, -(-turns // most))
+            self.count = max(processes.count, -(-turns // most))
             # Few sizes, so few programs.
             self.turns = min(most, rounded_up(-(-turns // self.count)))
+        self.own = range(processes.index, self.count, processes.count)
         self._kept: dict[int, list[Array]] = {}
         self._reads = apart and (again or any(lies_in_files(array) for array in arrays))
         self._prepared: dict[int, list[Array]] = {}
@@ -156,7 +162,7 @@ class Parts:
             if number in kept:
                 return kept[number]
             found = prepare(self.part(number))
-            if self.count * sum(array.nbytes for array in found) <= _MOST_KEPT:
+            if len(self.own) * sum(array.nbytes for array in found) <= _MOST_KEPT:
                 kept[number] = found
             return found
 
@@ -165,19 +171,19 @@ class Parts:
     def check_room(self) -> None:
         """Fail here, before anything is spent, if what is prepared of all parts has no room: once the first one is kept."""
         if self._prepared and not self._has_room:
-            size = sum(array.nbytes for array in self._prepared[0])
-            jnp.zeros((self.count - 1) * size // 8, np.float64).block_until_ready()
+            size = sum(array.nbytes for array in self._prepared[self.own[0]])
+            jnp.zeros((len(self.own) - 1) * size // 8, np.float64).block_until_ready()
             self._has_room = True
 
     def load(self) -> list[Array]:
-        """Lay out what is in memory, and return the first part: what has no room fails here, before anything is spent."""
+        """Lay out what is in memory, and return the first own part: what has no room fails here, before anything is spent."""
         if not self._reads:
-            for number in range(1, self.count):
+            for number in self.own[1:]:
                 self.part(number)
-        return self.part(0)
+        return self.part(self.own[0])
 
     def summed(self, add: Callable[[int], Any], size: int) -> Float[np.ndarray, " size"]:
-        """The sum over the parts of what `add` makes of each, some of them at once; exact.
+        """The sum over the parts of what `add` makes of each, some of them at once, and over the processes; exact.
 
         Args:
             add: From a part's number to the sum over it.
@@ -194,9 +200,9 @@ class Parts:
             else os.cpu_count() or 1
         )
         with Threads(own_cores if jax.default_backend() == "cpu" else 2) as threads:
-            for found in threads.map(one, range(self.count)):
+            for found in threads.map(one, self.own):
                 total += found
-        return total
+        return self._processes.total(total)
 
 
 class Threads(ThreadPoolExecutor):
@@ -216,7 +222,8 @@ class Threads(ThreadPoolExecutor):
                 return fn(*args, **kwargs)
 
         try:
-            return super().submit(task)
+            # In the caller's context: which processes make the release, is of it.
+            return super().submit(copy_context().run, task)
         except RuntimeError:
             done: Future[Any] = Future()
             done.set_result(task())
@@ -414,7 +421,7 @@ class Program:
         public = jax.tree.map(np.float64, self.sums.filled(public))
         parts.load()
         if parts.apart:
-            self._add(public, parts)(0)
+            self._add(public, parts)(parts.own[0])
             parts.check_room()
         self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
 

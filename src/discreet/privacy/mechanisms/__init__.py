@@ -42,4 +42,8 @@ from discreet.privacy.mechanisms._markers import (
     table_distances as table_distances,
     update_rows as update_rows,
 )
-from discreet.privacy.mechanisms._shards import InFiles as InFiles, Shards as Shards
+from discreet.privacy.mechanisms._shards import (
+    InFiles as InFiles,
+    Shards as Shards,
+    check_mesh as check_mesh,
+)

@@ -119,6 +119,26 @@ def _room(mean: float) -> int:
     )
 
 
+def check_mesh(mesh: Any) -> None:
+    """Refuse a mesh over which no records can be spread.
+
+    Raises:
+        TypeError: Not a mesh.
+        ValueError: A mesh with several axes, or without a device of some process.
+    """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
+    if missing := set(range(jax.process_count())) - {x.process_index for x in mesh.devices.flat}:
+        raise ValueError(
+            f"mesh has no device of process {min(missing)} of jax.distributed, which would release the records once more, "
+            f"with noise of its own. {_REMEDY}"
+        )
+    if len(mesh.axis_names) != 1:
+        raise ValueError(
+            f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards:
     """The layout of a table on the devices of a mesh of one axis.
@@ -154,23 +174,9 @@ class Shards:
                 have equally many, in order.
 
         Raises:
-            TypeError: Not a mesh.
-            ValueError: A mesh with several axes, or without a device of some process; or files that
-                cannot be divided among its devices.
+            TypeError, ValueError: As `check_mesh`; or files cannot be divided among its devices.
         """
-        if not isinstance(mesh, Mesh):
-            raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
-        if missing := set(range(jax.process_count())) - {
-            x.process_index for x in mesh.devices.flat
-        }:
-            raise ValueError(
-                f"mesh has no device of process {min(missing)} of jax.distributed, which would release the records once more, "
-                f"with noise of its own. {_REMEDY}"
-            )
-        if len(mesh.axis_names) != 1:
-            raise ValueError(
-                f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
-            )
+        check_mesh(mesh)
         found = {(x.lengths, x.rows_of_part(mesh.size)) for x in leaves if isinstance(x, InFiles)}
         if len(found) > 1:
             raise ValueError(
