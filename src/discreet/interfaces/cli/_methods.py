@@ -353,8 +353,10 @@ class OfRecords(Method, ABC):
                     else dp.storage.kept_secret(checkpoint / "persons.key")
                 )
             )
-        if ledger is not None and asked.delta is None:
-            self.most_delta = float(self._from_first(lambda: repr(tenth_of_cap(ledger)).encode()))
+        # Process 0 alone may be given it: what the others do with it may not hang on it.
+        if members.first_is_given("--ledger", ledger is not None):
+            cap = self._from_first(lambda: repr(ledger and tenth_of_cap(ledger)).encode())
+            self.most_delta = float(cap)
 
     def _from_first(self, make: Callable[[], bytes]) -> bytes:
         """Broadcast what process 0 makes, which alone may have the ledger and the checkpoint."""
