@@ -37,6 +37,7 @@ THEIRS = "d3p"
 EXAMPLES = ("simple_gaussian_posterior", "logistic_regression", "gaussian_mixture_model")
 
 # Of a failing test's name and error; the first that is found counts.
+# Of d3p 8c978db's 191 tests 59 fail: 22, 16, 8, 6, 4, 2 and 1 by these reasons, in their order.
 REASONS = {
     r"full_norm|(clip|normalize)_gradient|unvectorize_shape|sample_from_array|map_over_secondary_dims|get_epsilon_R": (
         "a helper that DPSVI does not need is not here"
