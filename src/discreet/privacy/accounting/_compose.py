@@ -69,6 +69,11 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     first = math.floor(low / spacing)
     last = max(math.ceil(high / spacing), first + 1)
     edges = np.arange(first, last + 1) * spacing
+    return Cells(first, edges, *connect(pair, edges, spacing))
+
+
+def connect(pair: Pair, edges: Array, widths: Array | float) -> tuple[Array, float]:
+    """Connect-the-dots: the masses at the edges of cells that are so wide, and at an infinite loss."""
     law = pair.law(edges)
     upper, upper_error = _masses(law.upper_cdf, law.upper_sf)
     lower, lower_error = _masses(law.lower_cdf, law.lower_sf)
@@ -77,7 +82,7 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     # Where e^a overflows the whole cell moves up.
     with np.errstate(over="ignore", invalid="ignore"):
         odds = np.exp(edges[:-1])
-        share = (upper - odds * lower + upper_error + odds * lower_error) / -math.expm1(-spacing)
+        share = (upper - odds * lower + upper_error + odds * lower_error) / -np.expm1(-widths)
     share = np.clip(np.where(edges[:-1] < 600, share, upper), 0.0, upper)
     probs = np.zeros(len(edges))
     probs[1:] += share
@@ -86,7 +91,7 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     # Above the last edge: what can be explained by the last loss stays there, the rest is infinite.
     finite = min(math.exp(min(edges[-1], 700.0)) * float(law.lower_sf[-1]), float(law.upper_sf[-1]))
     probs[-1] += finite
-    return Cells(first, edges, probs, min(float(law.upper_sf[-1]) - finite, 1.0))
+    return probs, min(float(law.upper_sf[-1]) - finite, 1.0)
 
 
 def _masses(cdf: Array, sf: Array) -> tuple[Array, Array]:
@@ -193,7 +198,7 @@ def _multiply(
     """Multiplies the transform of `count` steps into the spectrum."""
     points = spectrum.points
     exponents = tilt * cells.losses
-    tilted = cells.probs * np.exp(exponents - moment)
+    tilted = cells.probs * np.exp(np.where(cells.probs > 0, exponents - moment, 0.0))
     rows = -(-len(tilted) // points)
     if rows > 1:
         tilted = np.pad(tilted, (0, rows * points - len(tilted)))
@@ -326,7 +331,7 @@ def compose(
     ten times as much where it would otherwise be longer than 2^17 points. The bound holds whatever
     it is.
     """
-    outlooks = [_foresee(parts, tolerance) for parts in directions]
+    outlooks = [foresee(parts, tolerance) for parts in directions]
     # The direction with the larger epsilon allows the wider grid. The other one need not be
     # resolved more finely: its curve matters only where it comes out above the first.
     spacing = max(outlook.spacing for outlook in outlooks)
@@ -402,7 +407,7 @@ def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
     return deltas
 
 
-def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
+def foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
     total = sum(count for _, count in parts)
     nodes = []
     for pair, count in parts:
