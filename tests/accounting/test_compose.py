@@ -1,5 +1,6 @@
 """Composition against convolution without FFT, quadrature of two steps, and dp_accounting's bounds on random plans."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from discreet.privacy.accounting import Relation, profile
+from discreet.privacy.accounting import Relation, _compose, profile
 from discreet.privacy.accounting._compose import Cells, Sum, compose
 from discreet.privacy.accounting._pairs import GaussianPair, PoissonPair
 
@@ -94,6 +95,45 @@ def test_two_kinds_of_steps_are_convolved():
         above = losses > (index + 0.5) * 0.1
         true = float(np.sum(exact[above] * -np.expm1(index * 0.1 - losses[above])))
         assert true <= deltas[index] <= true * (1 + 1e-8) + 1e-11
+
+
+@pytest.mark.parametrize("tilt", [0.0, 3.0])
+def test_a_step_may_be_of_one_kind_or_of_another_by_a_public_coin(tilt):
+    first, second = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.1, 0.3])
+    chances = [0.1, 0.5, 0.9] * 40
+    exact = convolved(first, 3)
+    for chance in chances:
+        exact = np.convolve(exact, (1 - chance) * first + chance * second)
+    stretch = stretch_of([(-1, first, 3), (-1, second, 0)], 0.1, -123, 400)
+    stretch = dataclasses.replace(stretch, between={1: chances})
+    deltas, error = stretch.deltas(tilt, *(tilted := stretch.tilted(tilt)))
+    losses = (-123 + np.arange(len(exact))) * 0.1
+    for index in range(0, 120, 7):
+        above = losses > (index + 0.5) * 0.1
+        true = math.fsum(exact[above] * -np.expm1(index * 0.1 - losses[above]))
+        assert true <= deltas[index] <= true * (1 + 1e-8) + 2 * error * tilted[1][index]
+    assert error < 1e-10
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize(
+    "rates",
+    [
+        np.geomspace(2e-3, 0.1, 80),
+        np.append(np.linspace(1e-4, 2e-4, 60), 0.2),  # one that is far from all others
+    ],
+)
+def test_many_rates_cost_what_each_does_by_itself(rates, relation, monkeypatch):
+    """Within 0.05 %, by coins between fewer rates; and no less."""
+    event = dp_event.ComposedDpEvent(
+        [poisson(rate, 0.8, 1 + i % 3) for i, rate in enumerate(rates)]
+    )
+    few = profile(event, relation, tolerance=2e-4)
+    monkeypatch.setattr(_compose, "_MOST_RATES", len(rates))
+    each = profile(event, relation, tolerance=2e-4)
+    for delta in (1e-3, 1e-6, 1e-9):
+        least = each.epsilon(delta)
+        assert least * (1 - 3e-5) <= few.epsilon(delta) <= 1.001 * least
 
 
 def one_step(direction, rate, shift, epsilon):

@@ -165,24 +165,20 @@ def _selection_law(width: float, count: int) -> tuple[LossNodes, LossLaw]:
     return law_of(selection_curve(width, count))
 
 
-def law_of(curve: GridCurve) -> tuple[LossNodes, LossLaw]:
-    """The loss whose profile, the same in both directions, is the chords of a curve from 0: its atoms, where the slope changes.
+def law_of(curve: GridCurve, reverse: GridCurve | None = None) -> tuple[LossNodes, LossLaw]:
+    """The loss whose profile is the chords of a curve from 0: its atoms, where the slope changes.
 
-    Then the cumulative probabilities below and from each of the atoms on.
+    The profile of the other direction, those of `reverse`, is by default the same; it has the same
+    delta at 0. Then the cumulative probabilities below and from each of the atoms on.
     """
-    alpha = np.exp(curve.knots)
-    deltas = curve.deltas
-    slopes = np.append(np.diff(deltas) / np.diff(alpha), 0.0)
-    lower = np.maximum(np.diff(slopes), 0.0)  # under Q, at the losses above 0
-    upper = lower * alpha[1:]
-    losses = np.concatenate([-curve.knots[:0:-1], [0.0], curve.knots[1:]])
-    middle = max(0.0, 1.0 - float(lower.sum() + upper.sum() + deltas[-1]))
-    above, below = (
-        np.concatenate([a[::-1], [middle], b]) for a, b in ((lower, upper), (upper, lower))
-    )
-    # What rounding took from the profile, and what lies beyond the last loss, is an infinite loss.
-    tails = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (upper, lower))
-    infinite = max(float(deltas[-1]), float(np.max(deltas - (next(tails) - alpha * next(tails)))))
+    reverse = curve if reverse is None else reverse
+    lower, upper, infinite = _atoms_above(curve)
+    upper_below, lower_below, more = _atoms_above(reverse)
+    losses = np.concatenate([-reverse.knots[:0:-1], [0.0], curve.knots[1:]])
+    middle = max(0.0, 1.0 - float(upper_below.sum() + upper.sum() + curve.deltas[-1]))
+    above = np.concatenate([upper_below[::-1], [middle], upper])
+    below = np.concatenate([lower_below[::-1], [middle], lower])
+    infinite = max(infinite, more)
 
     def cumulative(probs: Array, more: float) -> tuple[Array, Array]:
         return np.append(0.0, np.cumsum(probs)), np.append(np.cumsum(probs[::-1])[::-1], 0.0) + more
@@ -190,3 +186,13 @@ def law_of(curve: GridCurve) -> tuple[LossNodes, LossLaw]:
     return LossNodes(losses, above, below), LossLaw(
         *cumulative(above, infinite), *cumulative(below, 0.0)
     )
+
+
+def _atoms_above(curve: GridCurve) -> tuple[Array, Array, float]:
+    """The masses of the losses above 0 under Q and P, and of an infinite one: what rounding took, or lies beyond the last."""
+    alpha = np.exp(curve.knots)
+    slopes = np.append(np.diff(curve.deltas) / np.diff(alpha), 0.0)
+    lower = np.maximum(np.diff(slopes), 0.0)
+    upper = lower * alpha[1:]
+    above, below = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (upper, lower))
+    return lower, upper, float(np.max(curve.deltas - (above - alpha * below)))

@@ -6,7 +6,8 @@ two ends so that both P's and Q's mass are kept, which can only raise the profil
 the last cell goes to an infinite loss. `Sum`: independent losses add up, so the laws are convolved
 by FFT, once as they are and once tilted exponentially so that the digits lie where a small delta is
 decided. `compose`: chooses grid, range and tilt, and takes the worst direction. What is cut off
-goes to an infinite loss, and a bound on the rounding of the FFT is added to delta.
+goes to an infinite loss, and a bound on the rounding of the FFT is added to delta. Of many sampling
+rates few are transformed: public coins between these make up the others (`_few_rates`).
 
 The bound on rounding. Notation: x >= 0 is one step's law, tilted to exp(t loss) and normalised, so
 that |x|_1 = 1; X its transform; n the number of steps; N the length of the transform; e the machine
@@ -31,17 +32,19 @@ and some 300 MB, here 0.05 to 0.2 s, and a calibration needs some 20 of them. Th
 two where that is feasible.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import logsumexp
+from scipy.special import expit, logit, logsumexp
 
-from discreet.privacy.accounting._pairs import GridCurve, LossNodes, Pair
+from discreet.privacy.accounting._pairs import GridCurve, LinearInRate, LossNodes, Pair
 
 Array = NDArray[np.floating[Any]]
 
@@ -57,6 +60,13 @@ class Cells:
     probs: Array
     infinity: float
 
+    def begun_at(self, first: int) -> Cells:
+        """The same law on a stretch of the grid that begins farther down."""
+        more = self.first - first
+        losses = self.losses[0] + np.arange(-more, 0) * (self.losses[1] - self.losses[0])
+        probs = np.pad(self.probs, (more, 0))
+        return Cells(first, np.concatenate([losses, self.losses]), probs, self.infinity)
+
 
 def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     """Connect-the-dots on the cells between multiples of `spacing`, out to where `tail_mass` is left on either side."""
@@ -69,6 +79,11 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     first = math.floor(low / spacing)
     last = max(math.ceil(high / spacing), first + 1)
     edges = np.arange(first, last + 1) * spacing
+    return Cells(first, edges, *connect(pair, edges, spacing))
+
+
+def connect(pair: Pair, edges: Array, widths: Array | float) -> tuple[Array, float]:
+    """Connect-the-dots: the masses at the edges of cells that are so wide, and at an infinite loss."""
     law = pair.law(edges)
     upper, upper_error = _masses(law.upper_cdf, law.upper_sf)
     lower, lower_error = _masses(law.lower_cdf, law.lower_sf)
@@ -77,7 +92,7 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     # Where e^a overflows the whole cell moves up.
     with np.errstate(over="ignore", invalid="ignore"):
         odds = np.exp(edges[:-1])
-        share = (upper - odds * lower + upper_error + odds * lower_error) / -math.expm1(-spacing)
+        share = (upper - odds * lower + upper_error + odds * lower_error) / -np.expm1(-widths)
     share = np.clip(np.where(edges[:-1] < 600, share, upper), 0.0, upper)
     probs = np.zeros(len(edges))
     probs[1:] += share
@@ -86,7 +101,7 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     # Above the last edge: what can be explained by the last loss stays there, the rest is infinite.
     finite = min(math.exp(min(edges[-1], 700.0)) * float(law.lower_sf[-1]), float(law.upper_sf[-1]))
     probs[-1] += finite
-    return Cells(first, edges, probs, min(float(law.upper_sf[-1]) - finite, 1.0))
+    return probs, min(float(law.upper_sf[-1]) - finite, 1.0)
 
 
 def _masses(cdf: Array, sf: Array) -> tuple[Array, Array]:
@@ -113,7 +128,9 @@ class _Spectrum:
     """The product so far: log of the transform at the frequencies that are left, and what is known about its errors."""
 
     points: int
-    kept: Any
+    many: bool
+    """Whether there are so many steps that frequencies are left out."""
+    kept: Any = field(default_factory=lambda: slice(None))
     log_value: Any = 0.0
     exact_growth: Any = 0.0
     """Per frequency, log of the factor by which errors of the transform may have enlarged it."""
@@ -141,7 +158,9 @@ def log_moment(cells: Cells, tilt: float) -> float:
 class Sum:
     """Independent losses, `counts` of each of `parts`, and a stretch of the grid: points `first`, ..., `first + points - 1`.
 
-    `losses` are those of the stretch that are no less than 0.
+    `losses` are those of the stretch that are no less than 0. `between` has, for the number of a
+    part, the chances of further losses: each is of this part by a public coin with that chance, or
+    else of the part before it. All these parts begin at the same loss.
     """
 
     parts: Sequence[Cells]
@@ -150,6 +169,7 @@ class Sum:
     first: int
     points: int
     losses: Array
+    between: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def tilted(self, tilt: float) -> tuple[list[float], Array]:
         """Of the law tilted by exp(tilt * loss): log E of that, for each part, and the factors back to the law at `losses`.
@@ -157,7 +177,7 @@ class Sum:
         Both are exact up to the rounding that `deltas` takes along.
         """
         moments = [log_moment(cells, tilt) for cells in self.parts]
-        exponent = sum(count * moment for count, moment in zip(self.counts, moments, strict=True))
+        exponent = _total(moments, self.counts, self.between)
         return moments, np.exp(np.minimum(exponent - tilt * self.losses, 700.0))
 
     def deltas(
@@ -171,53 +191,108 @@ class Sum:
         bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
         """
         kind = _EXTENDED if extended else np.float64
-        spectrum = _Spectrum(self.points, slice(None))
+        steps = sum(self.counts) + sum(map(len, self.between.values()))
+        spectrum = _Spectrum(self.points, steps >= _MANY_LEFT_OUT)
+        halvings = math.log2(self.points)
         offset = 0
-        for cells, count, moment in zip(self.parts, self.counts, moments, strict=True):
-            _multiply(spectrum, cells, count, tilt, moment, kind)
-            offset += count * cells.first
+        before: Any = None
+        for i, (cells, count, moment) in enumerate(
+            zip(self.parts, self.counts, moments, strict=True)
+        ):
+            factor = _transformed(cells, tilt, moment, self.points, kind)
+            _multiply(spectrum, factor, factor.value[spectrum.kept], count, halvings, kind)
+            coins = self.between.get(i, ())
+            for chance in coins:
+                either = _by_coin(before, factor, chance, spectrum.kept)
+                # That rounds once more, which is less than one halving does.
+                _multiply(spectrum, either, either.value, 1, halvings + 1, kind)
+            offset += (count + len(coins)) * cells.first
+            before = factor
         law, error = _back(spectrum, kind)
         law = np.roll(law, (offset - self.first) % self.points)[-len(self.losses) :]
         with np.errstate(over="ignore", invalid="ignore"):
             bounds = _hockey_stick(np.maximum(law, 0.0) * scale, self.spacing) + error * scale
         # Relative errors: of the entries of each step's law, of the scale, and of sums of up to
         # 2^21 terms.
-        bounds *= 1 + 2e-9 + 8 * _ULP * sum(self.counts)
+        bounds *= 1 + 2e-9 + 8 * _ULP * steps
         # Where the tilt has made everything overflow, this curve says nothing; another one will.
         return np.where(np.isnan(bounds), 1.0, np.minimum(bounds, 1.0)), error
 
 
-def _multiply(
-    spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment: float, kind: Any
-) -> None:
-    """Multiplies the transform of `count` steps into the spectrum."""
-    points = spectrum.points
+def _total(
+    moments: Sequence[float], counts: Sequence[int], between: Mapping[int, Sequence[float]]
+) -> float:
+    """The log moment of all losses together, from those of the parts."""
+    total = sum(count * moment for count, moment in zip(counts, moments, strict=True))
+    for i, chances in between.items():
+        one, other = moments[i - 1 : i + 1]
+        shares = np.asarray(chances)
+        total += float(
+            np.sum(
+                np.logaddexp(np.log1p(-np.minimum(shares, 1 - _ULP)) + one, np.log(shares) + other)
+            )
+        )
+    return total
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """The transform of one loss's tilted law, what rounding did to that law, and its Euclidean norm."""
+
+    value: Any
+    moment: float
+    perturbation: float
+    norm: float
+
+
+def _transformed(cells: Cells, tilt: float, moment: float, points: int, kind: Any) -> _Factor:
     exponents = tilt * cells.losses
-    tilted = cells.probs * np.exp(exponents - moment)
+    tilted = cells.probs * np.exp(np.where(cells.probs > 0, exponents - moment, 0.0))
     rows = -(-len(tilted) // points)
     if rows > 1:
         tilted = np.pad(tilted, (0, rows * points - len(tilted)))
         exponents = np.pad(exponents, (0, rows * points - len(exponents)))
-    spectrum.perturbation += (
-        count * 4 * _ULP * (float(np.sum(tilted * np.abs(exponents))) + abs(moment))
-    )
+    perturbation = 4 * _ULP * (float(np.sum(tilted * np.abs(exponents))) + abs(moment))
     tilted = tilted.reshape(rows, -1).sum(axis=0)
+    norm = math.sqrt(float(np.sum(tilted**2)))
+    return _Factor(rfft(tilted.astype(kind), points), moment, perturbation, norm)
 
+
+def _by_coin(one: _Factor, other: _Factor, chance: float, kept: Any) -> _Factor:
+    """The second with this chance, at the frequencies that are kept."""
+    # Of the mixed law, tilted and normalised.
+    share = float(expit(logit(chance) + other.moment - one.moment))
+    rounding = 8 * _ULP * (4 + abs(one.moment) + abs(other.moment))
+    return _Factor(
+        (1 - share) * one.value[kept] + share * other.value[kept],
+        math.nan,
+        (1 - share) * one.perturbation + share * other.perturbation + rounding,
+        (1 - share) * one.norm + share * other.norm,
+    )
+
+
+def _multiply(
+    spectrum: _Spectrum, factor: _Factor, transform: Any, count: int, halvings: float, kind: Any
+) -> None:
+    """Multiplies `count` steps into the spectrum, by their transform at the frequencies that are kept."""
     unit = 8 * float(np.finfo(kind).eps)
-    error = unit * math.log2(points)
-    transform = rfft(tilted.astype(kind), points)[spectrum.kept]
+    error = unit * halvings
+    spectrum.perturbation += count * factor.perturbation
     size = np.abs(transform)
-    silence = math.exp(-_SILENT / count) if count >= _MANY_LEFT_OUT else 0.0
-    audible = np.flatnonzero(size > silence)
-    if len(audible) < len(size):
-        dropped = 2 * (len(size) - len(audible))
-        spectrum.left_out += math.sqrt(dropped) * math.exp(count * math.log(silence + error))
-        transform = transform[audible]
-        size = size[audible]
-        spectrum.kept = audible if isinstance(spectrum.kept, slice) else spectrum.kept[audible]
+    silent = size == 0
+    if spectrum.many:
+        with np.errstate(divide="ignore"):
+            silent = np.real(spectrum.log_value) + count * np.log(size) <= -_SILENT
+    if np.any(silent):
+        log_most = np.real(spectrum.log_value) + spectrum.exact_growth + np.zeros(len(size))
+        log_most = log_most[silent] + count * np.log(size[silent] + error)
+        spectrum.left_out += math.sqrt(2 * float(np.sum(np.exp(2 * log_most))))
+        transform = transform[~silent]
+        size = size[~silent]
+        spectrum.kept = np.arange(spectrum.points // 2 + 1)[spectrum.kept][~silent]
         for name in ("log_value", "exact_growth", "log_growth"):
             value = getattr(spectrum, name)
-            setattr(spectrum, name, value[audible] if isinstance(value, np.ndarray) else value)
+            setattr(spectrum, name, value[~silent] if isinstance(value, np.ndarray) else value)
     log_transform = np.log(transform)
     log_growth = count * unit * (1 + np.abs(log_transform).astype(np.float64))
     spectrum.log_value = spectrum.log_value + count * log_transform
@@ -225,7 +300,7 @@ def _multiply(
     spectrum.exact_growth = (
         spectrum.exact_growth + count * np.log1p(error / size).astype(np.float64) + log_growth
     )
-    spectrum.euclidean += count * error * math.sqrt(points) * math.sqrt(float(np.sum(tilted**2)))
+    spectrum.euclidean += count * error * math.sqrt(spectrum.points) * factor.norm
     spectrum.largest += count * error
 
 
@@ -326,13 +401,17 @@ def compose(
     ten times as much where it would otherwise be longer than 2^17 points. The bound holds whatever
     it is.
     """
-    outlooks = [_foresee(parts, tolerance) for parts in directions]
+    thinned = [_few_rates(parts) for parts in directions]
+    outlooks = [
+        foresee([(x, n + len(coins.get(i, ()))) for i, (x, n) in enumerate(parts)], tolerance)
+        for parts, coins in thinned
+    ]
     # The direction with the larger epsilon allows the wider grid. The other one need not be
     # resolved more finely: its curve matters only where it comes out above the first.
     spacing = max(outlook.spacing for outlook in outlooks)
     curves = [
-        _compose_one(parts, outlook, spacing, tolerance)
-        for parts, outlook in zip(directions, outlooks, strict=True)
+        _compose_one(*parts, outlook, spacing, tolerance)
+        for parts, outlook in zip(thinned, outlooks, strict=True)
     ]
     if len(curves) == 1:
         return curves[0]
@@ -346,24 +425,100 @@ def compose(
     return GridCurve(longest.knots, deltas)
 
 
+_MOST_RATES = 48
+"""Different sampling rates of one release up to which each is transformed by itself."""
+_SPREAD = 2e-4
+"""Share that the coins between fewer rates may add to the sum of their squares."""
+
+
+def _few_rates(
+    parts: Sequence[tuple[Pair, int]],
+) -> tuple[list[tuple[Pair, int]], dict[int, list[float]]]:
+    """Parts in which Poisson samples of one release have few different rates, and the coins between these, as in `Sum`.
+
+    A sample at rate q = (1 - c) a + c b costs no more than one at b with chance c, or else at a, by
+    a public coin: H_alpha is jointly convex in the two laws of a pair, and those of a Poisson
+    sample are linear in the rate. The coin adds (q - a) (b - q) to the squared rate.
+    """
+    rates: dict[Any, dict[float, int]] = {}
+    others: list[tuple[Pair, int]] = []
+    for pair, count in parts:
+        if isinstance(pair, LinearInRate):
+            found = rates.setdefault(replace(cast(Any, pair), rate=1.0), {})
+            found[pair.rate] = found.get(pair.rate, 0) + count
+        else:
+            others.append((pair, count))
+    release = max(rates, key=lambda x: len(rates[x]), default=None)
+    if release is None or len(rates[release]) <= _MOST_RATES:
+        return list(parts), {}
+    each = np.array(sorted(rates[release]))
+    counts = np.array([rates[release][rate] for rate in each])
+    kept = _some_of(each, counts)
+    few: list[tuple[Pair, int]] = [
+        (replace(release, rate=float(each[i])), int(counts[i])) for i in kept
+    ]
+    between: dict[int, list[float]] = {}
+    for j in range(1, len(kept)):
+        inside = slice(kept[j - 1] + 1, kept[j])
+        low, high = each[kept[j - 1]], each[kept[j]]
+        chances = np.minimum((each[inside] - low) / (high - low) * (1 + 8 * _ULP), 1.0)
+        between[j] = np.repeat(chances, counts[inside]).tolist()
+    others += [
+        (replace(other, rate=rate), count)
+        for other, found in rates.items()
+        for rate, count in found.items()
+        if other != release
+    ]
+    return few + others, between
+
+
+def _some_of(rates: Array, counts: NDArray[np.integer[Any]]) -> list[int]:
+    """The places in ascending rates, the first and the last included, of those between which coins add little."""
+    kept = [0, len(rates) - 1]
+
+    def added(low: int, high: int) -> float:
+        inside = rates[low : high + 1]
+        return float(counts[low : high + 1] @ ((inside - inside[0]) * (inside[-1] - inside)))
+
+    costs = [added(*kept)]
+    while sum(costs) > _SPREAD * float(counts @ rates**2):
+        i = int(np.argmax(costs))
+        low, high = kept[i : i + 2]
+        middle = int(np.searchsorted(rates, (rates[low] + rates[high]) / 2))
+        middle = min(max(middle, low + 1), high - 1)
+        kept.insert(i + 1, middle)
+        costs[i : i + 1] = [added(low, middle), added(middle, high)]
+    return kept
+
+
 def _compose_one(
-    parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: float, tolerance: float
+    parts: Sequence[tuple[Pair, int]],
+    between: Mapping[int, Sequence[float]],
+    outlook: _Outlook,
+    spacing: float,
+    tolerance: float,
 ) -> GridCurve:
     counts = [count for _, count in parts]
+    # As many of each as there may be.
+    most = [n + len(between.get(i, ())) + len(between.get(i + 1, ())) for i, n in enumerate(counts)]
     while True:
-        cells = [discretise(pair, spacing, _TAIL_MASS / (4 * sum(counts))) for pair, _ in parts]
-        low, high = _chernoff_range(cells, counts, spacing, outlook)
+        cells = [discretise(pair, spacing, _TAIL_MASS / (4 * sum(most))) for pair, _ in parts]
+        if between:
+            mixed = range(max(between) + 1)
+            least = min(cells[i].first for i in mixed)
+            cells[: len(mixed)] = [cells[i].begun_at(least) for i in mixed]
+        low, high = _chernoff_range(cells, counts, between, spacing, outlook)
         first = math.floor(low / spacing)
         last = max(math.ceil(high / spacing), 1)
         if last - first < _MAX_POINTS:
             break
         spacing *= 1.05 * (last - first) / _MAX_POINTS
     infinity = -math.expm1(
-        sum(n * math.log1p(-cell.infinity) for n, cell in zip(counts, cells, strict=True))
+        sum(n * math.log1p(-cell.infinity) for n, cell in zip(most, cells, strict=True))
     )
     points = int(next_fast_len(max(2, math.ceil(_ROOM * (last - first + 1))), real=True) or 0)
     epsilons = np.arange(max(first, 0), first + points) * spacing
-    stretch = Sum(cells, counts, spacing, first, points, epsilons)
+    stretch = Sum(cells, counts, spacing, first, points, epsilons, between)
     deltas = _deltas(stretch, outlook, sharp=tolerance <= _FINE) + infinity + _TAIL_MASS
     deltas = np.minimum(np.minimum.accumulate(deltas), 1.0)
     if epsilons[0] > 0:
@@ -402,7 +557,7 @@ def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
     return deltas
 
 
-def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
+def foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
     total = sum(count for _, count in parts)
     nodes = []
     for pair, count in parts:
@@ -462,23 +617,34 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
 
 
 def _chernoff_range(
-    cells: Sequence[Cells], counts: Sequence[int], spacing: float, outlook: _Outlook
+    cells: Sequence[Cells],
+    counts: Sequence[int],
+    between: Mapping[int, Sequence[float]],
+    spacing: float,
+    outlook: _Outlook,
 ) -> tuple[float, float]:
     """Losses outside of which the composed grid law has probability at most `_TAIL_MASS` on either side, by Chernoff's bound.
 
     From the grid law itself and not from quadrature: where the losses are smaller than a cell, the
     two differ, and the best orders are those at which single cells are seen.
     """
-    pairs = list(zip(counts, cells, strict=True))
-    low = sum(n * cell.first for n, cell in pairs) * spacing
-    high = sum(n * (cell.first + len(cell.probs) - 1) for n, cell in pairs) * spacing
+    low = high = 0.0
+    for i, (n, cell) in enumerate(zip(counts, cells, strict=True)):
+        last = cell.first + len(cell.probs) - 1
+        low += (n + len(between.get(i, ()))) * cell.first * spacing
+        high += n * last * spacing
+        if i in between:
+            before = cells[i - 1].first + len(cells[i - 1].probs) - 1
+            high += len(between[i]) * max(last, before) * spacing
     bounds: dict[int, list[float]] = {}
     for sign, best in ((-1, outlook.low_order), (1, outlook.high_order)):
         orders = [
             sign * order
             for order in (0.7 * best, best, 1.4 * best, 0.3 / spacing, 1 / spacing, 3 / spacing)
         ]
-        moments = [sum(n * log_moment(cell, order) for n, cell in pairs) for order in orders]
+        moments = [
+            _total([log_moment(cell, order) for cell in cells], counts, between) for order in orders
+        ]
         bounds[sign] = [
             (moment - math.log(_TAIL_MASS)) / order
             for moment, order in zip(moments, orders, strict=True)

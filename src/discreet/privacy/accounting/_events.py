@@ -265,20 +265,31 @@ def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, in
 def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[tuple[Pair, int]]:
     """Dominating pairs with their counts; `added`: of a table without the record against one with it.
 
-    One kind of choices may be the worst of all of them together (`SelectionPair`).
+    One kind of choices, or of shared releases, may be the worst of all of them together
+    (`SelectionPair`, `BlockPair`).
     """
-    choices = {
-        x: n * x.epsilon**2
-        for x, n in others.items()
-        if isinstance(x, BoundedRangeDpEvent) and n <= _MOST_CHOICES
-    }
-    together = max(choices, key=choices.__getitem__, default=None)
-    return [
-        (_pair(step, relation, added, n), 1)
-        if step is together
-        else (_pair(step, relation, added), n)
-        for step, n in others.items()
-    ]
+    weights = {step: _freedom(step, count) for step, count in others.items()}
+    together = max(weights, key=weights.__getitem__, default=None)
+    parts: list[tuple[Pair, int]] = []
+    for step, count in others.items():
+        if step is not together or weights[step] == 0:
+            parts.append((_pair(step, relation, added), count))
+        elif isinstance(step, BoundedRangeDpEvent):
+            parts.append((_pair(step, relation, added, count), 1))
+        else:
+            from discreet.privacy.accounting._shared import in_blocks
+
+            parts += in_blocks(_pair(step, relation, added), count)
+    return parts
+
+
+def _freedom(step: Any, count: int) -> float:
+    """About the squared size of the losses whose law an adversary chooses each time; 0 where none does, or they are too many."""
+    if isinstance(step, BoundedRangeDpEvent):
+        return count * step.epsilon**2 / 4 if count <= _MOST_CHOICES else 0.0
+    rate = getattr(step, "sampling_probability", 1.0)
+    shared = isinstance(getattr(step, "event", step), SharedDpEvent)
+    return count * (rate / _noise_of(step)) ** 2 if shared else 0.0
 
 
 def _range_of(step: Any, relation: Relation) -> float:

@@ -168,8 +168,14 @@ class LaplaceCurve:
         return np.linspace(0.0, self.shift * (1 + 2.0**-49), 257)
 
 
+class LinearInRate:
+    """The pair of a Poisson sample: its laws are q times those with the record, and 1 - q times those without."""
+
+    rate: float
+
+
 @dataclass(frozen=True)
-class PoissonPair:
+class PoissonPair(LinearInRate):
     """A Poisson sample with the record in the data, against one without: (1-q) Q + q P against Q.
 
     If `added`, the other way round: P against (1-q) P + q Q.

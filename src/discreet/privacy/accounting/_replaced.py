@@ -11,6 +11,7 @@ import numpy as np
 
 from discreet.privacy.accounting._pairs import (
     Array,
+    LinearInRate,
     LossLaw,
     LossNodes,
     Pair,
@@ -23,7 +24,7 @@ from discreet.privacy.accounting._pairs import (
 
 
 @dataclass(frozen=True)
-class PoissonReplacePair:
+class PoissonReplacePair(LinearInRate):
     """(1-q) N(0,1) + q N(shift,1) against (1-q) N(0,1) + q N(-shift,1): a Poisson sample with one record replaced.
 
     `shift` is C/stddev: the two versions of the record contribute +C and -C. The pair is
