@@ -79,7 +79,7 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
     assert text.startswith("# NOT PRIVATE")
     schema = schema_from_toml(survey.parent / "schema.toml")
     assert schema.inferred == ("age", "region", "born", "smoker")
-    assert (schema.person, schema.target) == ("id", "smoker")
+    assert (schema.person, schema.max_rows, schema.target) == ("id", 3, "smoker")
     assert "born (date): 2010-02-03 to 2021-02-03" in schema.describe()
     assert "NOT PRIVATE: age, region" in run("schema", "check", "schema.toml").stderr
 
@@ -119,10 +119,13 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
     """No cell is read."""
     survey.write_bytes(HEADER.encode().replace(b",", b";") + b"\xff\xfe")
     bounds = "age=0:120,smoker=no|yes"
-    run("schema", "init", survey, "--bounds", bounds, "--target", "smoker", "--person", "id")
-    written = schema_from_toml(survey.parent / "schema.toml")
     described = schema_from_bounds(bounds, target="smoker")
-    assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
+    for person, rows in (("id", 1), ("id:5", 5)):
+        words = "--target", "smoker", "--person", person, "--overwrite"
+        run("schema", "init", survey, "--bounds", bounds, *words)
+        written = schema_from_toml(survey.parent / "schema.toml")
+        expected = dataclasses.replace(described, person="id", max_rows=rows)
+        assert written == dataclasses.replace(expected, csv=CsvFormat(delimiter=";"))
     template = "--overwrite", "--non-private-from-data"
     assert (
         "give only one"
@@ -215,7 +218,7 @@ def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
         "--target",
         "smoker",
         "--person",
-        "id",
+        "id:3",
         "--ledger",
         "s.ledger",
     )
