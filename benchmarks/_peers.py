@@ -21,6 +21,7 @@ PACKAGES = (
     "torch",
     "mbi",
     "smartnoise-synth",
+    "smartnoise-sql",
     "diffprivlib",
     "opendp",
     "statsmodels",

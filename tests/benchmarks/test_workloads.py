@@ -286,10 +286,10 @@ def test_figures_are_compared_with_the_tables_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         figures,
         "RIVALS",
-        {"diffprivlib": exact, "OpenDP": Mock(side_effect=AbsentError("no wheel"))},
+        {"diffprivlib": exact, "OpenDP, Laplace": Mock(side_effect=AbsentError("no wheel"))},
     )
     for outcome in figures.measure(TINY):
-        assert outcome.skipped == {"OpenDP": "no wheel"}
+        assert outcome.skipped == {"OpenDP, Laplace": "no wheel"}
         for question in outcome.facts.values():
             assert question["diffprivlib"] == pytest.approx(1e-3)
             # A quantile may be exact in all draws.

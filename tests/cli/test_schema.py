@@ -119,10 +119,13 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
     """No cell is read."""
     survey.write_bytes(HEADER.encode().replace(b",", b";") + b"\xff\xfe")
     bounds = "age=0:120,smoker=no|yes"
-    run("schema", "init", survey, "--bounds", bounds, "--target", "smoker", "--person", "id")
-    written = schema_from_toml(survey.parent / "schema.toml")
     described = schema_from_bounds(bounds, target="smoker")
-    assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
+    for person, rows in (("id", 1), ("id:5", 5)):
+        words = "--target", "smoker", "--person", person, "--overwrite"
+        run("schema", "init", survey, "--bounds", bounds, *words)
+        written = schema_from_toml(survey.parent / "schema.toml")
+        expected = dataclasses.replace(described, person="id", max_rows=rows)
+        assert written == dataclasses.replace(expected, csv=CsvFormat(delimiter=";"))
     template = "--overwrite", "--non-private-from-data"
     assert (
         "give only one"
@@ -215,7 +218,7 @@ def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
         "--target",
         "smoker",
         "--person",
-        "id",
+        "id:3",
         "--ledger",
         "s.ledger",
     )
@@ -232,7 +235,7 @@ def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
         text.replace('kind = ""', 'kind = "categorical"\ncategories = ["north", "south"]')
     )
     schema = schema_from_toml(file)
-    assert (schema.person, schema.target) == ("id", "smoker")
+    assert (schema.person, schema.max_rows, schema.target) == ("id", 3, "smoker")
     assert [column.name for column in schema.columns] == ["age", "dose, mg", "smoker", "region"]
     assert schema.bought is not None
     assert (schema.bought.columns, schema.bought.statement) == (

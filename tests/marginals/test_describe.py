@@ -338,10 +338,10 @@ def test_groups_without_records_have_a_dash_and_the_reason() -> None:
     assert (groups["d"]["low"].mean.low, groups["d"]["low"].mean.high) == (0, 80)
     lines = str(found).split("low by region")[1].split("high by region")[0].splitlines()[2:]
     assert all(line.count("– (too few records)") == 2 for line in lines if line)
-    page = description_of(json.loads(found.to_json())).pairs
-    assert [
-        rows[0][1][3] for name, rows in ((x.names, x.rows) for x in page) if name == "low by region"
-    ] == [("–", "too few records")]
+    page = description_of(json.loads(found.to_json())).tables
+    assert [x.rows[0][1][3] for x in page if x.heading == "low by region"] == [
+        ("–", "too few records")
+    ]
     assert "– (too few records)" not in str(Description.of(exact(plan, people())))
 
 

@@ -93,7 +93,8 @@ def description_facts(hostile: str = HOSTILE) -> dict:
             "mean": None,
             "sd": None,
         }
-        return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
+        shares = levels(len(labels))
+        return {**known, "quantiles": {}, "counts": shares, "shares": shares, **figures}
 
     def figure(value, low, high):
         return {"value": value, "low": low, "high": high}
@@ -101,6 +102,7 @@ def description_facts(hostile: str = HOSTILE) -> dict:
     many = [f"c{i}" for i in range(60)]
     days = figure("1970-01-03", "1970-01-01", "1970-01-09")
     born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
+    less = {"mean": figure(-1500.4, -1600.0, -1400.0), "sd": figure(0.5, -0.0, 1.0)}
     return {
         "counted": "records",
         "num_persons": None,
@@ -112,6 +114,7 @@ def description_facts(hostile: str = HOSTILE) -> dict:
             "born": column(
                 "date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born
             ),
+            "change": column("real", ["a"], [-2000.0, 0.0], unit="kg", **less),
         },
         "pairs": [
             {

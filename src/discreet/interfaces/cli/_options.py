@@ -299,8 +299,8 @@ Person = Annotated[
     str | None,
     _table(
         "--person",
-        help="Column that identifies persons. Only beside --bounds; one row of a person is used. 'each row' if no person has "
-        "two. A schema file has a person of its own.",
+        help="Column that identifies persons. Only beside --bounds. One row of a person is used; with patient:5 at most 5. "
+        "'each row' if no person has two. A schema file has a person of its own.",
     ),
 ]
 Weight = Annotated[
@@ -593,10 +593,19 @@ def relation_of(
     return dp.Relation.ADD_OR_REMOVE_ONE if sampling is None else sampling.usual_relation()
 
 
+def person_and_rows(person: str | None) -> tuple[str | None, int]:
+    """The column of an option --person and the most rows of a person to use, as in 'patient:5'; else 1."""
+    column, _, rows = (person or "").rpartition(":")
+    return (column, int(rows)) if column and rows.isdecimal() else (person, 1)
+
+
 def of_person(schema: "dp.tables.Schema", person: str | None) -> "dp.tables.Schema":
-    """The schema with the person of an option: a column, or 'each row'."""
-    each_row = person == dp.tables.EACH_ROW
-    return dataclasses.replace(schema, person=None if each_row else person, each_row=each_row)
+    """The schema with the person of an option: a column, also with `max_rows`, or 'each row'."""
+    column, max_rows = person_and_rows(person)
+    each_row = column == dp.tables.EACH_ROW
+    return dataclasses.replace(
+        schema, person=None if each_row else column, each_row=each_row, max_rows=max_rows
+    )
 
 
 def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:

@@ -86,6 +86,7 @@ def wanted_of_options(
     """What the options ask for: these columns, or all that --bounds does not describe."""
     known = None if bounds is None else dp.tables.schema_from_bounds(bounds)
     names = [name for name in dp.tables.column_names(table, csv) if name]
+    person, max_rows = options.person_and_rows(person)
     identifier = None if person == dp.tables.EACH_ROW else person
     if identifier is not None and identifier not in names:
         raise ValueError(_absent(identifier, "--person", names))
@@ -96,6 +97,7 @@ def wanted_of_options(
         texts=chosen if texts else (),
         known=known,
         person=person,
+        max_rows=max_rows,
         target=target,
         csv=csv,
         missing_values=dp.tables.DEFAULT_MISSING_VALUES,

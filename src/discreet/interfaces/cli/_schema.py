@@ -47,7 +47,8 @@ def init(
     person: Annotated[
         str | None,
         typer.Option(
-            help="Name of the column that identifies persons, or 'each row' if no person has two."
+            help="Name of the column that identifies persons, with bounds also the most rows of a person to use, as in "
+            "patient:5; or 'each row' if no person has two."
         ),
     ] = None,
     non_private_from_data: Annotated[

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,8 +139,8 @@ def warn(
     remedy = 'In the schema, write person = "COLUMN" to protect persons, or person = "each row" if no person has two rows.'
     if by_bounds:
         remedy = (
-            "Add --person COLUMN to protect persons, or --person 'each row' if no person has two rows. A schema file "
-            f"(discreet schema init {shlex.quote(str(data))}) can use several rows of a person."
+            "Add --person COLUMN to protect persons (COLUMN:5 to use up to 5 rows of each), or --person 'each row' if no "
+            "person has two rows."
         )
     say_error(f"Each row is protected, not a person with several rows. {remedy}")
 

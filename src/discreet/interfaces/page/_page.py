@@ -490,6 +490,7 @@ def _rendered(known: dict[str, Any]) -> str:
         "raised": raised,
         "prose": lambda text: raised(sentence(text)),
         "emphasized": emphasized,
+        "signed": lambda text: re.sub(r"(?<!\d)-(?=\d)", "−", text),
     }
     style, script, template = (_part(f"page.{ending}") for ending in ("css", "js", "html"))
     size = {

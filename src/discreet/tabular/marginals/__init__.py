@@ -39,3 +39,11 @@ from discreet.tabular.marginals._widths import (
     epsilon_for_widths as epsilon_for_widths,
     half_widths as half_widths,
 )
+from discreet.tabular.marginals._words import (
+    Cell as Cell,
+    Shown as Shown,
+    figures_of as figures_of,
+    levels_of as levels_of,
+    numbers_in_words as numbers_in_words,
+    tables_of as tables_of,
+)

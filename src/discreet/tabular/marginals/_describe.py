@@ -34,7 +34,7 @@ from discreet.tabular.marginals._release import (
     release_of,
 )
 from discreet.tabular.marginals._tails import z_of
-from discreet.tabular.marginals._words import column_text, groups_text, in_words, pair_text
+from discreet.tabular.marginals._words import column_in_words, numbers_in_words, tables_of
 from discreet.tabular.tables import Kind, Schema
 
 if TYPE_CHECKING:
@@ -161,8 +161,9 @@ class Description:
         weights = "" if schema.weight is None else f" {schema.weight_words()}"
         return f"{COVERS.format(level=self.level)}{persons}{moved}{weights}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """All figures, as JSON can hold them."""
         pairs = [
             {"columns": list(names), "counts": x.counts.to_dict(), "shares": x.shares.to_dict()}
             for names, x in self.pairs.items()
@@ -178,8 +179,11 @@ class Description:
             "columns": {name: x.to_dict() for name, x in self.columns.items()},
             "pairs": pairs,
             "groups": [group.to_dict() for group in self.groups],
-            "statement": self.statement.to_dict(),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""
+        return {**self._facts, "statement": self.statement.to_dict()}
 
     def to_json(self) -> str:
         """`to_dict` as a text."""
@@ -208,34 +212,17 @@ class Description:
                 axis = "year"
             columns[name] = LevelShares(x.labels, edges, *x.shares, axis)
         spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
-        title = f"{self._numbers} Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
+        held = f"Bars: shares; lines: intervals that hold with probability {self.level:g}."
+        title = f"{numbers_in_words(self._facts)} {held} {spent}"
         return plot_levels(columns, title=title, path=path)
 
-    @property
-    def _numbers(self) -> str:
-        """How many records, or rows and persons, in words."""
-        show = "{:,.0f}".format
-        found = f"{self.released.plan.counted.capitalize()}: {in_words(self.num_records, show)}."
-        if self.num_persons is None or self.persons_cut is None:
-            return found
-        cut = f"of whom {in_words(self.persons_cut, show)} have more rows, which were left out"
-        return f"{found} Persons: {in_words(self.num_persons, show)}, {cut}."
-
     def __str__(self) -> str:
-        """All but the slices of numbers and large two-way tables, for people."""
-        parts = [
-            textwrap.fill(
-                f"{self._numbers} Intervals hold with probability {self.level:g}.", _WIDTH
-            )
-        ]
-        parts += [column_text(name, x) for name, x in self.columns.items()]
-        for (one, other), x in self.pairs.items():
-            heading = f"{one} × {other}, shares of all {self.released.plan.counted}"
-            parts.append(
-                pair_text(heading, x, self.columns[one].labels, self.columns[other].labels)
-            )
-        for _, groups in itertools.groupby(self.groups, lambda group: group.by):
-            parts += groups_text(list(groups))
+        """All but the slices of numbers and large tables, for people."""
+        facts = self._facts
+        numbers = f"{numbers_in_words(facts)} Intervals hold with probability {self.level:g}."
+        parts = [textwrap.fill(numbers, _WIDTH)]
+        parts += [column_in_words(name, column) for name, column in facts["columns"].items()]
+        parts += map(str, tables_of(facts))
         return "\n\n".join([*parts, textwrap.fill(self.intervals, _WIDTH)]) + "\n"
 
     def __repr__(self) -> str:

@@ -64,7 +64,9 @@ class ColumnFigures:
         """Convert to values for JSON; `edges` are those of the slices."""
 
         def day(value: float) -> Any:
-            return shown(self.column, value) if self.column.kind is Kind.DATE else float(value)
+            if self.column.kind is not Kind.DATE:
+                return float(value)
+            return str(EPOCH + datetime.timedelta(days=round(value)))
 
         def days(figure: Figure) -> dict[str, Any]:
             return {part: day(value) for part, value in figure._asdict().items()}
@@ -72,6 +74,7 @@ class ColumnFigures:
         return {
             "kind": str(self.column.kind),
             "rule": self.column.rule(),
+            "unit": self.column.unit,
             "hidden": self.hidden,
             "labels": list(self.labels),
             "edges": [] if self.edges is None else [day(edge) for edge in self.edges],
@@ -123,14 +126,3 @@ class GroupFigures:
             "num_persons": None if self.num_persons is None else self.num_persons.to_dict(),
             "columns": {name: x.to_dict() for name, x in self.columns.items()},
         }
-
-
-def shown(column: Column, value: float) -> str:
-    """A value of a column with bounds: dates as such.
-
-    >>> shown(Column(name="age", kind=Kind.REAL, bounds=(0, 99)), 38.58164)
-    '38.58'
-    """
-    if column.kind is Kind.DATE:
-        return str(EPOCH + datetime.timedelta(days=round(value)))
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -510,10 +510,7 @@ def fit_twins(
     matrices = CountMatrices.of(released)
 
     def fit(start: Any, matrices: CountMatrices, **schedule: Any) -> Any:
-        of_all = (matrices.among == sum(model.levels.sizes)).all(axis=0)
-        precise = matrices._replace(
-            sum_stddev=np.where(of_all, np.float32(PRECISE), 1) * matrices.sum_stddev
-        )
+        precise = matrices._replace(sum_stddev=np.float32(PRECISE) * matrices.sum_stddev)
         return _maximise(program, start, records=released.num_records, matrices=precise, **schedule)
 
     found = [fit(start, matrices, num_steps=num_steps)]

@@ -316,7 +316,7 @@ def schema_to_toml(schema: Schema, *, hints: bool = False, more: Sequence[str] =
     >>> print(schema_to_toml(Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years"),))))
     [columns.age]
     kind = "real"
-    bounds = [17.0, 90.0]
+    bounds = [17, 90]
     unit = "years"
     <BLANKLINE>
     """
@@ -566,6 +566,8 @@ def _value(value: Any) -> str:
         )
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < _FAR:
+        return repr(int(value))
     return repr(value)
 
 
