@@ -295,6 +295,42 @@ def test_real_counts_vary_more_than_poissons_and_intervals_hold() -> None:
     assert np.mean(held) >= 0.87, np.mean(held)
 
 
+def test_residuals_of_two_classes_have_half_the_bound_where_noise_prevails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the whole bound, predictors were further off. The noise is NumPy's, with seeds."""
+    bounds = []
+    weigh = _fit._Newton._weigh
+
+    def off(bound: float = 0.0) -> float:
+        """The root of the mean square over the records, of twenty tables."""
+
+        def weighed(found: _fit._Newton) -> None:
+            weigh(found)
+            bounds.append(found.cut)
+            if bound:
+                found.bound *= bound / found.cut
+                found.cut = bound
+
+        monkeypatch.setattr(_fit._Newton, "_weigh", weighed)
+        errors, held = [], []
+        for seed in range(20):
+            x, y, truth = simulated("binary", 5, 1_000, seed)
+            found = fit_invented(x, y, plan_for("binary", x, 0.3), seed=seed)
+            wrong = found.estimate - truth
+            errors.append(np.square(wrong[0] + x @ wrong[1:]).mean())
+            held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
+        assert np.mean(held) >= 0.9
+        return float(np.sqrt(np.mean(errors)))
+
+    assert off() < 0.9 * off(1.0)
+    assert set(bounds[:20]) == {0.5}
+    bounds.clear()
+    x, y, _ = simulated("binary", 5, 40_000, 0)
+    fit_invented(x, y, plan_for("binary", x, 5.0), seed=0)
+    assert bounds[0] > 0.85
+
+
 def test_the_matrices_of_a_prior_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some sixty times a fit they were a tenth of the time for 401 columns."""
     made = []
