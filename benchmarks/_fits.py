@@ -18,6 +18,7 @@ import discreet as dp
 from benchmarks._harness import Program
 from benchmarks._networks import Architecture, random_images
 from discreet.methods.inference import _loop
+from discreet.methods.inference._checkpoint import Checkpoint
 from discreet.privacy.gradients import GradientEngine, ReferenceEngine
 
 _KEPT_LOSSES = 4096
@@ -123,7 +124,8 @@ class PrivateFit:
         state = self.state._replace(rng_key=dp.random.key(0) if processes else dp.random.key())
         plan = dataclasses.replace(self.dpsvi.plan, num_steps=steps or self.steps)
         with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
-            options = {"progress_bar": progress_bar, "processes": processes}
+            nothing_kept = Checkpoint(None, state.rng_key, processes)
+            options = {"progress_bar": progress_bar, "checkpoint": nothing_kept}
             outcome = _loop.run_steps(self.step, plan, state, self.leaves, **options)
         self.losses = outcome.figures[:, 0]
 

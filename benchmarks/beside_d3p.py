@@ -43,7 +43,7 @@ REASONS = {
         "a helper that DPSVI does not need is not here"
     ),
     r"DPSVIState|_gradients'|observation_scale": "underscored methods and the fields of the state are discreet's own",
-    r"with_replacement=True is accounted for by none": "no accountant here is for batches with replacement",
+    r"with_replacement=True has no accountant here": "no accountant here is for batches with replacement",
     r"test_poisson_batchify_(oversize|max_batch_size)\w+: AssertionError": "Poisson batches are never truncated",
     r"PRNGKey dtype|key<chacha20>": "the test reads a key as numbers; ours are JAX's typed keys",
     r"out of bounds for uint16": "NumPy 2 refuses the test's own arithmetic",

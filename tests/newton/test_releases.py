@@ -88,7 +88,8 @@ def worst_norm(name: str, most_rows: int) -> float:
         features = int(rng.integers(1, 6))
         public = public_of(rng, features, name)
         if "counts" not in name:
-            most = (2**0.5, 2 / 3) if "classes" in name else (1, 0.25)
+            of_two = rng.choice([0.5, 0.7, 1.0])
+            most = (2**0.5, 2 / 3) if "classes" in name else (of_two, 0.25)
             public = public._replace(cut=np.float64(most[0]), most_curvature=np.float64(most[1]))
             public = public._replace(theta=public.theta * rng.choice([0.0, 1.0, 30.0]))
         x, y, present = some_records(rng, name, 400, most_rows, features)
@@ -119,6 +120,47 @@ def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.Monkey
     block = OF_MAPPED[name]
     monkeypatch.setitem(OF_MAPPED, name, lambda rows, public: block(rows, public._replace(**wrong)))
     assert worst_norm(name, 1) > 1.1
+
+
+def test_a_residual_of_two_classes_that_is_not_shared_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The noise of a bound of less than 1 for residuals of up to 1."""
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
+    name = "residual of binary"
+    block = OF_MAPPED[name]
+
+    def whole(rows: Any, public: Any) -> Any:
+        return block(rows, public._replace(cut=1.0)) / public.cut
+
+    monkeypatch.setitem(OF_MAPPED, name, whole)
+    assert worst_norm(name, 1) > 1.3
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.7, 1.0])
+def test_shared_residuals_are_bounded_and_their_mean_has_its_zero_and_slope_at_the_truth(
+    cut: float,
+) -> None:
+    """A residual that is cut at R instead has a mean of up to 0.2 there."""
+    predictors = np.linspace(-6, 6, 48)
+    chance = 1 / (1 + np.exp(-predictors))
+
+    def of(target: float, at: np.ndarray) -> Any:
+        rows = _releases.Rows(*[jnp.ones((len(at), 1, *size)) for size in ((1,), (), (), ())])
+        rows = rows._replace(x=jnp.asarray(at)[:, None, None], y=jnp.full((len(at), 1), target))
+        public = Public(np.eye(1), np.ones(1), cut=np.float64(cut))
+        parts = _releases._of_binary(_releases.mapped(rows, public.to), public)
+        return [np.asarray(part)[:, 0] for part in parts]
+
+    def mean(at: np.ndarray) -> np.ndarray:
+        return chance * of(1.0, at)[0] + (1 - chance) * of(0.0, at)[0]
+
+    with jax.enable_x64(True):
+        assert max(np.abs(of(target, predictors)[0]).max() for target in (0.0, 1.0)) <= cut + 1e-12
+        np.testing.assert_allclose(mean(predictors), 0, atol=1e-5)
+        # Mapped rows have 16 bits.
+        slope = (mean(predictors + 0.05) - mean(predictors - 0.05)) / 0.1
+        np.testing.assert_allclose(slope, -of(1.0, predictors)[1], atol=5e-3)
 
 
 @pytest.mark.parametrize("name", ["residual of binary", "curvature of binary"])

