@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -306,7 +306,13 @@ def _as_model(
 ) -> Fitted:
     """By `DPNewton`."""
     start = {name: np.float32(value) for name, value in design.family.start}
-    newton = DPNewton(model_of(design), plan=plan, init=start, placeholder=(placeholder(design),))
+    newton = DPNewton(
+        model_of(design),
+        plan=plan,
+        init=start,
+        placeholder=(placeholder(design),),
+        names=functools.partial(name_of, design),
+    )
     try:
         result = newton.run(key, records_of(design, rows), **paid_by)
     except NoPointError as error:
@@ -327,17 +333,7 @@ def _as_model(
             learned |= {
                 name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
             }
-        statement = result.statement
-        reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
-        return (
-            found,
-            predictive,
-            learned,
-            dataclasses.replace(result, statement=statement.with_use(statement.use, reason)),
-        )
-
-
-_SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")
+        return found, predictive, learned, result
 
 
 def _named(
