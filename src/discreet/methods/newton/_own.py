@@ -241,8 +241,7 @@ class DPNewton:
         init: Where the fit starts: values of some latents, as in the model; public. None: the
             prior's mean.
         placeholder: An artificial record, as for DPSVI.
-        names: How the verdict calls an element of a latent, by its site and its place there; None:
-            by both.
+        names: How the verdict calls an element of a latent, by its site and its place there.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -269,7 +268,7 @@ class DPNewton:
         plan: ModelPlan,
         init: Mapping[str, Any] | None = None,
         placeholder: Sequence[Any] | None = None,
-        names: Callable[[str, Sequence[int]], str] | None = None,
+        names: Callable[[str, Sequence[int]], str] = label,
         **static_kwargs: Any,
     ) -> None:
         refuse_others(model)
@@ -285,7 +284,7 @@ class DPNewton:
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder = placeholder
-        self.names = names or label
+        self.names = names
         self.static_kwargs = static_kwargs
 
     @one_release
@@ -634,7 +633,7 @@ class _Fit:
         self,
         words: np.ndarray,
         statement: Statement,
-        named: Callable[[str, Sequence[int]], str],
+        named: Callable[[str, Sequence[int]], str] = label,
     ) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
         latents = self.latents
