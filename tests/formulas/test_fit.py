@@ -57,6 +57,16 @@ def test_a_family_finds_the_truth(family: str) -> None:
     assert {name for name, share in result.learned.items() if share > 0.5} >= {"age"} & set(truth)
     assert result.statement.unit.noun == "record"
     assert result.family in result.statement.about
+    # Compared with the density at the truth, of which the posterior is near.
+    some = {name: cells[:50] for name, cells in table.items()}
+    best = Regression.log_density(
+        replace(
+            result,
+            predictive={k: np.full(1, truth.get(k, v.mean())) for k, v in result.draws.items()},
+        ),
+        some,
+    )
+    assert result.log_density(some).mean() == pytest.approx(best.mean(), abs=0.1)
 
 
 def grouped() -> tuple[dict[str, Any], Any, np.ndarray]:

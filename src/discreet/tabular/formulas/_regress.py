@@ -298,7 +298,9 @@ def _by_moments(
         draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
         prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
         prior["sigma"] = _EVENLY  # flat up to the bound
-        return *_named(design, draws, dict(result.to_predict), prior), result
+        predictive = dict(result.to_predict)
+        predictive["sigma"] = np.full(1, draws["sigma"].mean())
+        return *_named(design, draws, predictive, prior), result
 
 
 def _as_model(
