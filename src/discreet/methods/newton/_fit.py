@@ -106,9 +106,6 @@ _MANY = 32  # features
 WARY = 2.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SEPARATED = 3.0  # standard deviations of the log odds, likewise
-LEVEL_HIDDEN = (
-    1.64  # deviations of the noise that may be in the products of a rare level, for intervals
-)
 LARGEST_CUT = 4.0  # of a level's mean count over the most that products take
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 
@@ -648,8 +645,8 @@ class _Newton:
         much.
         """
         if not self.unseen.any():
-            return self.least_curvature
-        return sure_part(self.least_curvature, self.precision_of_curvature**-0.5)
+            return self.curvature
+        return sure_part(self.curvature, self.precision_of_curvature**-0.5)
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
@@ -688,21 +685,19 @@ class _Newton:
             values = np.maximum(values, self.least)
         self.products = (vectors * np.minimum(values, self.most)) @ vectors.T
         self.sampling = self.weight * self.typical_weight * self.products
-        self.curvature, self.least_curvature = (
-            self._of_levels(self.products, reach, most, hidden)
-            for hidden in (0.0, LEVEL_HIDDEN * self.precision_of_curvature**-0.5)
-        )
+        self.curvature = self._of_levels(self.products, reach, most)
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
-    def _of_levels(self, products: Matrix, reach: float, most: float, hidden: float) -> Matrix:
+    def _of_levels(self, products: Matrix, reach: float, most: float) -> Matrix:
         """The curvature of gradients, in which rows have their weight, from products, in which they have its square.
 
         What matters are the rows of a rare level, which are all long, and, of counts, whose means
         are cut at `most` where its effect is strong: of these both are undone. Their products are,
-        but for how other features vary among them, those of the level's own row. Of these, so much
-        as is `hidden` may be noise, which is undone with them.
+        but for how other features vary among them, those of the level's own row. What of these may be
+        noise is left as it is.
         """
+        noise = np.sqrt(len(products) / self.precision_of_curvature)  # of the row that is undone
         point = self._whole(self.theta)
         middle = self.centre @ self.to
         found = products.copy()
@@ -714,7 +709,7 @@ class _Newton:
                 more *= np.clip(np.exp((middle + way) @ point) / most, 1.0, LARGEST_CUT)
             own = self.free.T @ np.kron(np.eye(self.plan.outputs), self.back[:, [place]])
             rows = products @ own
-            more *= max(1 - hidden * np.sum(own * own) / np.sum(own * rows), 0.0)
+            more *= max(1 - noise * np.sum(own * own) / np.sum(own * rows), 0.0)
             found += max(more - 1, 0.0) * rows @ np.linalg.solve(own.T @ rows, rows.T)
         return found
 
