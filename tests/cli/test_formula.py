@@ -58,6 +58,17 @@ def test_a_formula_is_fitted_written_and_charged(survey) -> None:
     assert "contains the statement of an earlier release" in " ".join(again.output.split())
 
 
+def test_names_that_are_no_columns_have_public_values(survey) -> None:
+    formula = "ill ~ bs(age, knots=k, degree=d) + I(region == there)"
+    words = "--formula", formula, "--family", "bernoulli"
+    done = call(*words, "--constants", "k=30.5 | 50, d=2,there=south", "--dry-run", "--json")
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["columns"]) == 2 + 2 + 1
+    done = call(*words, "--dry-run")
+    assert done.exit_code == 2
+    assert "give its public value in constants" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize("max_rows", [1, 2])
 def test_a_record_is_a_person(survey, max_rows) -> None:
     lines = (survey / "survey.csv").read_text().split()
@@ -78,6 +89,8 @@ def test_a_record_is_a_person(survey, max_rows) -> None:
     ("words", "why"),
     [
         (["--formula", "ill ~ scale(age)", "--family", "bernoulli"], "looks at the cells"),
+        (["--formula", "ill ~ age", "--family", "bernoulli", "--constants", "30"], "NAME=NUMBER"),
+        (["--model", "logistic", "--target", "ill", "--constants", "k=3"], "is for --formula"),
         (["--formula", "ill ~ age", "--family", "poisson"], "of kind count"),
         (["--formula", "ill ~ age", "--model", "logistic"], "--model does not go with --formula"),
         (

@@ -18,6 +18,7 @@ from discreet.tabular.formulas._model import (
     in_units,
     mean_of,
     model_of,
+    name_of,
     prior_of,
     records_of,
 )
@@ -235,6 +236,27 @@ def test_draws_in_units_have_the_model_s_means(family: str, right: str) -> None:
         fn = trace(substitute(seed(model, 0), data=at)).get_trace(records)["y"]["fn"].base_dist
         expected = expected_of(family, fn)
         assert np.allclose(means[draw], expected * width + middle, rtol=5e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "categorical", "cumulative"])
+def test_an_element_of_a_latent_has_the_name_of_what_it_moves(family: str) -> None:
+    right = "age * clinic + (1 + age | ill:clinic) + (1 | clinic)".replace("ill", "region")
+    left = LEFT[family]
+    if left == "region":
+        right = right.replace("region", "ill")
+    design = Design(f"{left} ~ {right}", SCHEMA, family)
+    latents = {name: value[:1] for name, value in prior_of(design).items()}
+    before = in_units(design, latents)
+    for site, value in latents.items():
+        for place in np.ndindex(value.shape[1:]):
+            changed = np.array(value)
+            changed[(0, *place)] += 1
+            after = in_units(design, {**latents, site: changed})
+            moved = {name for name in before if after[name] != before[name]}
+            if site.startswith(("weights", "slope_", "spread_", "effects_")):
+                assert any(x.endswith(name_of(design, site, place)) for x in moved), (site, place)
+            else:
+                assert name_of(design, site, place).startswith(site)
 
 
 def expected_of(family: str, fn: Any) -> np.ndarray:

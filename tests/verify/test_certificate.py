@@ -277,6 +277,38 @@ def test_other_values_are_proved_by_themselves_in_the_same_program():
         other(KEY, jnp.float32(2.0), jnp.ones((10, 2)))
 
 
+def test_other_values_are_proved_as_if_they_were_the_first():
+    """Whatever was proved before: the part of the program that reads no value is walked through once."""
+
+    def release(key, scale, xs, ys):
+        first, second, third = jax.random.split(key, 3)
+        total = dp.clip_records(xs, 1.0).sum(0)
+        before = dp.gaussian_mechanism(first, total, 3.0)
+        others = dp.gaussian_mechanism(second, total + dp.clip_records(ys, 1.0).sum(0), scale)
+        return before, others, dp.laplace_mechanism(third, dp.clip_records(ys, 1.0).sum(0), scale)
+
+    rows = jax.ShapeDtypeStruct((10, 1), jnp.float32)
+
+    def arguments(scale):
+        return KEY, Given(jnp.float32(scale)), rows, rows
+
+    def facts(certificate):
+        return [
+            getattr(certificate, name)
+            for name in ("event", "slack", "assumptions", "notes", "outputs", "fingerprint")
+        ]
+
+    options = {"records": (2, 3), "relation": dp.Relation.REPLACE_ONE}
+    first = dp.certify(release, *arguments(2.0), **options)
+    known = facts(first)
+    for scale in (5.0, 3e5, 5.0, 2.0):
+        assert facts(first.given(*arguments(scale))) == facts(
+            dp.certify(release, *arguments(scale), **options)
+        )
+    assert facts(first) == known
+    assert facts(first.given(*arguments(5.0)).given(*arguments(2.0))) == known
+
+
 def test_what_was_traced_with_64_bits_runs_with_64_bits():
     """Outside of `enable_x64` JAX would truncate the numbers that the certificate speaks of."""
 

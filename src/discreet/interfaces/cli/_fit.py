@@ -26,6 +26,7 @@ class Asked:
     model: options.Model = ""
     formula: options.Formula = None
     family: options.Family = "gaussian"
+    constants: options.Constants = None
     epsilon: options.Epsilon = None
     target: options.Target = None
     bounds: options.Bounds = None
@@ -168,6 +169,8 @@ def check_options(asked: Asked) -> None:
         raise ValueError(
             f"--family {asked.family} is for --formula: leave it out, or give a formula"
         )
+    if asked.constants is not None:
+        raise ValueError("--constants is for --formula: leave it out, or give a formula")
     if not any(method.takes(asked) for method in METHODS):
         named = [method for method in METHODS if method.by == asked.by]
         models = " or ".join(name for method in named for name in method.models)

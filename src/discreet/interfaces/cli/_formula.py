@@ -71,6 +71,29 @@ def check_formula(asked: "Asked") -> None:
         )
 
 
+def constants_of(text: str) -> dict[str, Any]:
+    """Read public values of names: numbers, texts, and lists of these."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, rule = (word.strip() for word in part.partition("="))
+        if not equals or not name or not rule:
+            raise ValueError(
+                f"--constants has {part!r}: write NAME=NUMBER, NAME=TEXT or, for a list, NAME=30|50, separated by commas"
+            )
+        values = [_number_or_text(word.strip()) for word in rule.split("|")]
+        found[name] = values if len(values) > 1 else values[0]
+    return found
+
+
+def _number_or_text(word: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(word)
+        except ValueError:
+            continue
+    return word
+
+
 class ByFormula(Method):
     """A fit by a formula."""
 
@@ -86,7 +109,8 @@ class ByFormula(Method):
         check_whole(asked.data, self.made, asked.out_of_bounds, what="--formula")
         assert asked.formula is not None
         assert asked.epsilon is not None
-        self.design = dp.formulas.Design(asked.formula, self.schema, asked.family)
+        constants = constants_of(asked.constants) if asked.constants else None
+        self.design = dp.formulas.Design(asked.formula, self.schema, asked.family, constants)
         self.schema = self.design.schema
         dp.formulas.refuse_rows(self.design)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)

@@ -288,6 +288,13 @@ Family = Annotated[
         "beta, weibull and piecewise.",
     ),
 ]
+Constants = Annotated[
+    str | None,
+    _table(
+        "--constants",
+        help="Of --formula: public values of its names that are no columns: k=30|50 for 'bs(age, knots=k)', m=50.",
+    ),
+]
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None,

@@ -18,6 +18,7 @@ from discreet.methods.newton._plan import NUM_GRADIENTS as NUM_GRADIENTS
 from discreet.methods.newton._plan import NewtonPlan as NewtonPlan
 from discreet.methods.newton._posterior import OfCoefficients as OfCoefficients
 from discreet.methods.newton._posterior import OfDraws as OfDraws
+from discreet.methods.newton._posterior import label as label
 from discreet.methods.newton._posterior import picked as picked
 from discreet.methods.newton._weights import WEIGHTS_HIDDEN as WEIGHTS_HIDDEN
 from discreet.methods.newton._weights import SurveyWeights as SurveyWeights

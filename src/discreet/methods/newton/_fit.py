@@ -657,7 +657,8 @@ class _Newton:
         """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
         since = max((at for at in AT if at < len(self.points)), default=0)
         later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
-        return secant(self.curvature, later, LEAST_CURVATURE * self.most, self.most)
+        most = max(self.most, float(np.linalg.eigvalsh(self.curvature)[-1]))
+        return secant(self.curvature, later, LEAST_CURVATURE * self.most, most)
 
     def _surely(self) -> Matrix:
         """The curvature as measured; where the noise hides columns' spreads, less in directions in which it may be noise.
@@ -706,29 +707,32 @@ class _Newton:
             values = np.maximum(values, self.least)
         self.products = (vectors * np.minimum(values, self.most)) @ vectors.T
         self.sampling = self.weight * self.typical_weight * self.products
-        self.curvature = self.products
-        if self.counts is not None:
-            self.curvature = self._of_levels(self.products, reach, most)
+        self.curvature = self._of_levels(self.products, reach, most)
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
     def _of_levels(self, products: Matrix, reach: float, most: float) -> Matrix:
         """The curvature of gradients, in which rows have their weight, from products, in which they have its square.
 
-        What matters are the rows of a rare level, which are all long, and whose means are cut at
-        `most` where its effect is strong: of these both are undone. Their products are, but for how
-        other features vary among them, those of the level's own row.
+        What matters are the rows of a rare level, which are all long, and, of counts, whose means
+        are cut at `most` where its effect is strong: of these both are undone. Their products are,
+        but for how other features vary among them, those of the level's own row. What of these may be
+        noise is left as it is.
         """
+        noise = np.sqrt(len(products) / self.precision_of_curvature)  # of the row that is undone
         point = self._whole(self.theta)
         middle = self.centre @ self.to
         found = products.copy()
         for place in 1 + np.flatnonzero(self.sure_levels):
             way = (1 - self.centre[place]) * self.to[place]
             length = np.hypot(np.linalg.norm(middle + way), self.length)
-            cut = np.exp((middle + way) @ point) / most
-            row = products @ (self.free.T @ self.back[:, place])
-            more = max(length / reach, 1.0) * np.clip(cut, 1.0, LARGEST_CUT) - 1
-            found += more * np.outer(row, row) / (self.back[:, place] @ self.free @ row)
+            more = max(length / reach, 1.0)
+            if self.counts is not None:
+                more *= np.clip(np.exp((middle + way) @ point) / most, 1.0, LARGEST_CUT)
+            own = self.free.T @ np.kron(np.eye(self.plan.outputs), self.back[:, [place]])
+            rows = products @ own
+            more *= max(1 - noise * np.sum(own * own) / np.sum(own * rows), 0.0)
+            found += max(more - 1, 0.0) * rows @ np.linalg.solve(own.T @ rows, rows.T)
         return found
 
     def _spread_of_predictor(self, theta: Vector) -> float:

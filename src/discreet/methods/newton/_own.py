@@ -245,6 +245,7 @@ class DPNewton:
         init: Where the fit starts: values of some latents, as in the model; public. None: the
             prior's mean.
         placeholder: An artificial record, as for DPSVI.
+        names: How the verdict calls an element of a latent, by its site and its place there.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -271,6 +272,7 @@ class DPNewton:
         plan: ModelPlan,
         init: Mapping[str, Any] | None = None,
         placeholder: Sequence[Any] | None = None,
+        names: Callable[[str, Sequence[int]], str] = label,
         **static_kwargs: Any,
     ) -> None:
         refuse_others(model)
@@ -286,6 +288,7 @@ class DPNewton:
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder = placeholder
+        self.names = names
         self.static_kwargs = static_kwargs
 
     @one_release
@@ -357,7 +360,7 @@ class DPNewton:
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start, far).run(bar)
                     stated = saved.stated(act)
-                    result = fit.result(saved.words, stated)
+                    result = fit.result(saved.words, stated, self.names)
         warn_of_use(result, stated)
         return result
 
@@ -642,7 +645,12 @@ class _Fit:
         self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
         self.lean_variance = FARTHER * kept * variance
 
-    def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
+    def result(
+        self,
+        words: np.ndarray,
+        statement: Statement,
+        named: Callable[[str, Sequence[int]], str] = label,
+    ) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
         latents = self.latents
         size = self.size
@@ -686,7 +694,7 @@ class _Fit:
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
         names = [
-            label(name, place)
+            named(name, place)
             for name, part in latents.split(learned).items()
             for place in np.ndindex(part.shape)
         ]

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.linalg import solve_triangular
 
 from discreet._jax import run_once
 from discreet.methods.inference import Latents
@@ -105,7 +104,8 @@ def _sweeps(
         )
         return np.where(np.isnan(found), -np.inf, found)
 
-    white = solve_triangular(root, (states - centre).T, lower=True).T
+    # Not `solve_triangular`, whose threads wait for the next call at the processor's cost.
+    white = (states - centre) @ np.linalg.inv(root).T
     height = log_ratio(white)
     left = np.full(count, SWEEPS)
     way = np.empty_like(white)

@@ -40,7 +40,7 @@ from discreet.privacy.verify import Certificate, Given, Runner, runner_of
 
 PART = 128
 """Turns of a part at most."""
-_LITTLE = 2**20  # numbers in rows and products
+_LITTLE = 2**22  # numbers in rows and products
 _FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
 _MOST_KEPT = 2**32  # bytes of prepared parts; beyond it they are prepared again for each release

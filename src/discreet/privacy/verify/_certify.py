@@ -24,7 +24,15 @@ import numpy as np
 from jax.core import Tracer
 
 from discreet._dp_accounting import DpEvent
-from discreet._jax import ClosedJaxpr, all_constants, is_key, untried_jax, without_dead_code
+from discreet._jax import (
+    ClosedJaxpr,
+    Literal,
+    Var,
+    all_constants,
+    is_key,
+    untried_jax,
+    without_dead_code,
+)
 from discreet._validate import notebook_html
 from discreet.privacy.accounting import PrivacyProfile, Relation, neighbours, profile
 from discreet.privacy.random import derives_apart
@@ -34,7 +42,7 @@ from discreet.privacy.verify._control import captured
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
 from discreet.privacy.verify._errors import Origin, PrivacyError, Why, chain_of, from_here
 from discreet.privacy.verify._events import event_of
-from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._interpreter import Checker, Known, value_of
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
 from discreet.privacy.verify._programs import (
     check_different,
@@ -217,6 +225,7 @@ class Certificate:
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _out_shape: Any = dataclasses.field(repr=False)
     _wide: bool = dataclasses.field(repr=False)
+    _begun: _Begun = dataclasses.field(repr=False)
     _how: Mapping[str, bool] = dataclasses.field(default_factory=dict, repr=False)  # it is compiled
 
     @property
@@ -260,7 +269,7 @@ class Certificate:
         return found
 
     def given(self, /, *args: Any) -> Certificate:
-        """Replace the values of `Given` arguments: the program is proved again, but not traced again.
+        """Replace the values of `Given` arguments: what follows from them in the program is proved again.
 
         Args:
             args: The arguments of `certify`, of the same shapes; only `Given` ones may have other
@@ -282,13 +291,7 @@ class Certificate:
             raise TypeError(
                 "These arguments are of another kind than those certified. Certify again for these."
             )
-        return _proved(
-            self._step,
-            args,
-            self.times,
-            (self._program, self._out_shape, self._wide),
-            **self._options,
-        )
+        return _proved(self._step, args, self.times, self, **self._options)
 
     def repeating(self, *, quickly: bool = False) -> Certificate:
         """The certificate of the same program, whose calls give the same bits each time, as on a CPU; slower on a GPU.
@@ -534,26 +537,30 @@ def _proved(
     step: Callable[..., Any],
     args: tuple[Any, ...],
     times: Any,
-    traced: Any = None,
+    earlier: Certificate | None = None,
     *,
     records: int | Sequence[int],
     mask: int | None,
     relation: Relation,
 ) -> Certificate:
-    """The certificate of `certify`; `traced` is what an earlier one has of the program."""
+    """The certificate of `certify`; an `earlier` one has the program, for other values of `Given` arguments."""
     positions = (records,) if isinstance(records, int) else tuple(records)
-    if traced is None:
+    masked = positions if mask is None else (*positions, mask)
+    if earlier is None:
         program, out_shape = trace(step, args)
         refuse_opaque(program.jaxpr)
         # Drop code that no output needs, in the proof and in the run; effects were refused above.
-        traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
-    program, out_shape, wide = traced
-    masked = positions if mask is None else (*positions, mask)
-    refuse_captured_records(program, line_of(step), args, masked)
-    checker = Checker(relation, Table(masked=mask is not None))
-    inputs = inputs_of(checker, args, names_of(step, args), positions, mask)
-    consts = [captured(checker, x) for x in program.consts]
-    outputs = checker.walk(program.jaxpr, consts, inputs)
+        program = without_dead_code(program)
+        wide = jnp.result_type(float) == np.float64
+        refuse_captured_records(program, line_of(step), args, masked)
+        checker = Checker(relation, Table(masked=mask is not None))
+        inputs = inputs_of(checker, args, names_of(step, args), positions, mask)
+        begun = _Begun.of(program, checker, inputs, list(_given(args)))
+    else:
+        program, out_shape, wide = earlier._program, earlier._out_shape, earlier._wide
+        refuse_captured_records(program, line_of(step), args, masked)
+        begun = earlier._begun
+    checker, outputs = begun.ended(program, _given(args))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
     results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
     status = {
@@ -583,7 +590,59 @@ def _proved(
         _program=program,
         _out_shape=out_shape,
         _wide=wide,
+        _begun=begun,
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Begun:
+    """A walk up to the first equation that reads a `Given` argument: it is the same whatever the values are.
+
+    Attributes:
+        checker: Its state there.
+        known: The values there that the rest of the program reads.
+        place: The number of equations.
+    """
+
+    checker: Checker
+    known: Known
+    place: int
+
+    @staticmethod
+    def of(
+        program: ClosedJaxpr, checker: Checker, inputs: list[Value], given: Sequence[int]
+    ) -> _Begun:
+        """Walk so far; `given` are positions of operands."""
+        jaxpr = program.jaxpr
+        consts = [captured(checker, x) for x in program.consts]
+        known: Known = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+        later = [jaxpr.invars[number] for number in given]
+        for variable in later:
+            del known[variable]
+        readers = [
+            n for n, x in enumerate(jaxpr.eqns) if not _variables(x.invars).isdisjoint(later)
+        ]
+        place = min(readers, default=len(jaxpr.eqns))
+        checker.go_on(jaxpr.eqns[:place], known)
+        read = _variables([*jaxpr.outvars, *(v for x in jaxpr.eqns[place:] for v in x.invars)])
+        return _Begun(checker, {v: x for v, x in known.items() if v in read}, place)
+
+    def ended(
+        self, program: ClosedJaxpr, given: Mapping[int, Given]
+    ) -> tuple[Checker, list[Value]]:
+        """Walk on with these values: the state at the end, and the outputs."""
+        jaxpr = program.jaxpr
+        checker = self.checker.forked()
+        known = dict(self.known)
+        for number, argument in given.items():
+            known[jaxpr.invars[number]] = constant(np.asarray(argument.value))
+        checker.go_on(jaxpr.eqns[self.place :], known)
+        return checker, [value_of(x, known) for x in jaxpr.outvars]
+
+
+def _variables(atoms: Sequence[Any]) -> set[Var]:
+    return {x for x in atoms if not isinstance(x, Literal)}
 
 
 def _given(args: tuple[Any, ...]) -> dict[int, Given]:

@@ -13,6 +13,7 @@ bound was lost.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -53,6 +54,23 @@ MEETS_ALL = Why.ROWS("a record's values meet values computed from all records")
 """A reason for `Checker.unbounded`."""
 
 
+Known = dict[Var, Value]
+
+
+def value_of(atom: Any, known: Known) -> Value:
+    """The abstract value of a variable or a literal."""
+    return constant(atom.val) if isinstance(atom, Literal) else known[atom]
+
+
+def _copied(state: Any) -> Any:
+    """An object with lists and dictionaries of its own, of the same values."""
+    other = copy.copy(state)
+    for name, value in vars(state).items():
+        if isinstance(value, list | dict):
+            setattr(other, name, value.copy())
+    return other
+
+
 class Checker:
     """The state of one proof."""
 
@@ -80,16 +98,24 @@ class Checker:
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""
-        known: dict[Var, Value] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known: Known = dict(zip(jaxpr.constvars, consts, strict=True))
         known.update(zip(jaxpr.invars, inputs, strict=True))
+        self.go_on(jaxpr.eqns, known)
+        return [value_of(x, known) for x in jaxpr.outvars]
 
-        def read(atom: Any) -> Value:
-            return constant(atom.val) if isinstance(atom, Literal) else known[atom]
-
-        for equation in jaxpr.eqns:
-            outputs = self.step(equation, [read(x) for x in equation.invars])
+    def go_on(self, equations: Sequence[JaxprEqn], known: Known) -> None:
+        """Enter the results of equations in turn into what is `known` so far."""
+        for equation in equations:
+            outputs = self.step(equation, [value_of(x, known) for x in equation.invars])
             known.update(zip(equation.outvars, outputs, strict=True))
-        return [read(x) for x in jaxpr.outvars]
+
+    def forked(self) -> Checker:
+        """A checker that goes on from here, between two equations of the program, and leaves this one as it is."""
+        other = _copied(self)
+        for name in ("keys", "symbols", "schedules", "cuts"):
+            setattr(other, name, _copied(getattr(self, name)))
+        other.keys.restore(self.keys.snapshot())
+        return other
 
     def step(self, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
         """The abstract results of one equation."""

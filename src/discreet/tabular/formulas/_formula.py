@@ -129,8 +129,8 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
             part.op = power
     if Intercept() not in found.common_terms:
         raise RefusedError(
-            f"The formula {text!r} has no intercept, which is part of every fit: leave out 0 + and - 1. `predict` gives the "
-            "mean of each category."
+            f"The formula {text!r} has no intercept, which is part of every fit: leave out 0 + and - 1. `marginal_effect` gives "
+            "the mean of each category. A line through the origin is a model of your own, for `dp.fit`."
         )
     formula = Formula(text, target, found, public)
     if target.column in formula.names:
@@ -208,7 +208,8 @@ def _target_of(component: Any) -> Target:
     if name not in _TARGETS or len(call.args) != 2 or call.kwargs:
         raise RefusedError(
             f"The left side {component.name} is not known: write a column, prop(successes, trials), Surv(time, event), or "
-            "censored(time, status). Transform a target before, by a public rule, and give the bounds of the new one."
+            "censored(time, status). Make a column of a function of the target, as table['log_y'] = np.log(table['y']), whose "
+            "bounds are the function of the old ones. The family gamma has coefficients of the log mean without that."
         )
     first, second = call.args
     beside = getattr(second, "name", None)

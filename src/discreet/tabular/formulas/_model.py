@@ -8,7 +8,7 @@ own levels alone. Effects of one level are independent of each other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from discreet.methods.newton import label
 from discreet.privacy import random
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.models import NUM_BANDS, Family
@@ -279,16 +280,18 @@ def _bands(design: Design) -> list[str]:
     return [f"log hazard[{low:g} to {high:g}]" for low, high in itertools.pairwise(edges)]
 
 
-def name_of(design: Design, site: str, place: str | None) -> str:
-    """The formula's name of an element of a site of the model, as "3,0" of "effects_1"; of weights that of their column."""
+def name_of(design: Design, site: str, place: Sequence[int]) -> str:
+    """The formula's name of an element of a site of the model; of weights and effects that of their column and level."""
     kind, _, number = site.partition("_")
-    at = [int(x) for x in (place or "0").split(",")]
+    if kind == "weights":
+        return design.names[design.kept[place[0]]]
     if kind == "slope":
         return design.names[int(number)]
-    if kind == "weights":
-        return design.names[design.kept[at[0]]]
-    grouping = design.groupings[int(number)]
-    return grouping.spreads[at[0]] if kind == "spread" else grouping.effect(at[1], at[0])
+    if kind == "spread":
+        return design.groupings[int(number)].spreads[place[0]]
+    if kind == "effects":
+        return design.groupings[int(number)].effect(place[1], place[0])
+    return label(site, place)
 
 
 def mean_of(

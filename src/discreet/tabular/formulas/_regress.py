@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -298,7 +298,9 @@ def _by_moments(
         draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
         prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
         prior["sigma"] = _EVENLY  # flat up to the bound
-        return *_named(design, draws, dict(result.to_predict), prior), result
+        predictive = dict(result.to_predict)
+        predictive["sigma"] = np.full(1, draws["sigma"].mean())
+        return *_named(design, draws, predictive, prior), result
 
 
 def _as_model(
@@ -306,7 +308,13 @@ def _as_model(
 ) -> Fitted:
     """By `DPNewton`."""
     start = {name: np.float32(value) for name, value in design.family.start}
-    newton = DPNewton(model_of(design), plan=plan, init=start, placeholder=(placeholder(design),))
+    newton = DPNewton(
+        model_of(design),
+        plan=plan,
+        init=start,
+        placeholder=(placeholder(design),),
+        names=functools.partial(name_of, design),
+    )
     try:
         result = newton.run(key, records_of(design, rows), **paid_by)
     except NoPointError as error:
@@ -327,17 +335,7 @@ def _as_model(
             learned |= {
                 name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
             }
-        statement = result.statement
-        reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
-        return (
-            found,
-            predictive,
-            learned,
-            dataclasses.replace(result, statement=statement.with_use(statement.use, reason)),
-        )
-
-
-_SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")
+        return found, predictive, learned, result
 
 
 def _named(
