@@ -34,7 +34,7 @@ class Settings:
     )
     # No log-likelihood is as low at the truth, so clipping makes no bias.
     log_likelihood_low: float = -10.0
-    runs: int = 30
+    runs: int = 60
     seed: int = 5
 
 
@@ -55,7 +55,7 @@ def _row(epsilon: float, size: int, settings: Settings) -> dict[str, Any]:
     )
     rng = np.random.default_rng([settings.seed, size])
     draws = []
-    for seed in _dpvi_2017.seeds(settings.seed, settings.runs):
+    for seed in _dpvi_2017.seeds(settings.seed + size, settings.runs):
         x, y = table(rng, size)
         draws.append(sample.run(dp.random.key(seed), x, y).draws["w"][0])
     errors = np.array(draws, np.float64) - TRUTH

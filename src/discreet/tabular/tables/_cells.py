@@ -24,6 +24,7 @@ from discreet.tabular.tables._schema import (
     DataError,
     Kind,
     Missing,
+    OfColumn,
     OutOfBounds,
     Schema,
     all_faults,
@@ -48,11 +49,11 @@ class Report:
     Attributes:
         rule: The rule for cells that the schema does not allow, of columns without one of their
             own.
-        faults: Faults found, as sentences without a full stop; several threads add to it.
+        faults: Faults found; several threads add to it.
     """
 
     rule: OutOfBounds
-    faults: set[str] = dataclasses.field(default_factory=set)
+    faults: set[OfColumn] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.rule is OutOfBounds.OTHER:
@@ -71,12 +72,8 @@ class Report:
             DataError: All that is wrong, column by column.
         """
         # What cannot be read is null from then on, which is not what the reader has to mend.
-        unread = tuple(
-            fault.partition(" holds ")[0] + " has missing"
-            for fault in self.faults
-            if " holds " in fault
-        )
-        faults = [fault for fault in sorted(self.faults) if not fault.startswith(unread)]
+        unread = {fault.column for fault in self.faults if fault.unread}
+        faults = [x for x in sorted(self.faults) if not (x.missing and x.column in unread)]
         if faults:
             raise DataError(all_faults(faults))
 
@@ -97,9 +94,13 @@ def _present(column: Column, report: Report) -> None:
             else ""
         )
         report.faults.add(
-            f"column '{column.name}' has missing cells{counted}: fill them in by a rule that does not look at other people's "
-            'rows, or set missing = "indicator" for it (of a target missing = "drop", with which such rows contribute nothing), '
-            f"{SCHEMA_FILE}"
+            OfColumn(
+                column.name,
+                f" has missing cells{counted}: fill them in by a rule that does not look at other people's rows, or set "
+                'missing = "indicator" for it (of a target missing = "drop", with which such rows contribute nothing), '
+                f"{SCHEMA_FILE}",
+                missing=True,
+            )
         )
 
 
@@ -178,13 +179,19 @@ def to_steps(column: Column, numbers: np.ndarray) -> np.ndarray:
 def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:
     if outside and report.rule_of(column) is OutOfBounds.REFUSE:
         report.faults.add(
-            f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
-            "or ask for clipping (--out-of-bounds clip; in Python out_of_bounds='clip')"
+            OfColumn(
+                column.name,
+                f" has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, or ask for "
+                "clipping (--out-of-bounds clip; in Python out_of_bounds='clip')",
+            )
         )
     if fraction:
         report.faults.add(
-            f"column '{column.name}' has values that are not whole, and it is described as a count: round them, or "
-            "describe it as kind real (a poisson or negative-binomial model needs a count, a linear one a real target)"
+            OfColumn(
+                column.name,
+                " has values that are not whole, and it is described as a count: round them, or describe it as kind real (a "
+                "poisson or negative-binomial model needs a count, a linear one a real target)",
+            )
         )
 
 
@@ -221,9 +228,11 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
     lowest = positions.min()
     if lowest == _FOREIGN and report.rule_of(column) is not OutOfBounds.MISSING:
         report.faults.add(
-            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: check their "
-            "spelling and capitals, and list all that can occur (those of the table are private, and not shown), or "
-            f"{AS_MISSING}"
+            OfColumn(
+                column.name,
+                f" has values outside its public categories {', '.join(column.categories)}: check their spelling and "
+                f"capitals, and list all that can occur (those of the table are private, and not shown), or {AS_MISSING}",
+            )
         )
     if lowest == _ABSENT or (
         lowest == _FOREIGN

@@ -27,12 +27,40 @@ class DataError(RefusedError):
     """
 
 
+class OfColumn(str):
+    """A fault of one column, as a sentence without a full stop.
+
+    Attributes:
+        column: The column.
+        rest: What follows its name.
+        unread: Cells could not be read, and are missing from then on.
+        missing: Cells are missing.
+    """
+
+    column: str
+    rest: str
+    unread: bool
+    missing: bool
+
+    def __new__(
+        cls, column: str, rest: str, *, unread: bool = False, missing: bool = False
+    ) -> "OfColumn":
+        """See Attributes."""
+        fault = super().__new__(cls, f"column '{column}'{rest}")
+        fault.column = column
+        fault.rest = rest
+        fault.unread = unread
+        fault.missing = missing
+        return fault
+
+
 def all_faults(faults: Iterable[str]) -> str:
     """Everything that is wrong, as one message: a fault with its columns once, and so a remedy with its faults."""
     together: dict[str, list[str]] = {}
     for fault in faults:
-        found = re.fullmatch(r"column ('[^']*')((?::| holds | has ).*)", fault, re.DOTALL)
-        together.setdefault(found[2] if found else fault, []).extend([found[1]] if found else [])
+        names = together.setdefault(fault.rest if isinstance(fault, OfColumn) else fault, [])
+        if isinstance(fault, OfColumn):
+            names.append(f"'{fault.column}'")
     told: dict[str, list[str]] = {}
     for fault, names in together.items():
         others = f" (and likewise {', '.join(names[1:])})" if names[1:] else ""
@@ -135,7 +163,7 @@ class Column:
             if self.out_of_bounds is not None:
                 object.__setattr__(self, "out_of_bounds", OutOfBounds(self.out_of_bounds))
         except ValueError as error:
-            raise DataError(f"column '{self.name}': {error}") from None
+            raise DataError(OfColumn(self.name, f": {error}")) from None
         where = f"column '{self.name}' ({self.kind})"
         if self.step is not None:
             if self.kind is not Kind.REAL:
@@ -458,9 +486,10 @@ class Schema:
         for column in self.columns:
             both = sorted(set(column.categories) & set(self.missing_values))
             if both:
-                yield (
-                    f"column '{column.name}' has the category '{both[0]}', which also stands for a missing cell: give the "
-                    "schema its own missing_values without it, or take it out of the categories"
+                yield OfColumn(
+                    column.name,
+                    f" has the category '{both[0]}', which also stands for a missing cell: give the schema its own "
+                    "missing_values without it, or take it out of the categories",
                 )
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:

@@ -20,6 +20,7 @@ from discreet.tabular.tables._schema import (
     DataError,
     Kind,
     Missing,
+    OfColumn,
     OutOfBounds,
     Schema,
     all_faults,
@@ -164,7 +165,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         try:
             return read(*args)
         except DataError as error:
-            faults.append(str(error))
+            faults.append(error.args[0])
             return default
 
     known = {
@@ -506,17 +507,23 @@ TEMPLATE_HEAD = """\
 
 
 def _column(name: str, entry: Any) -> Column:
-    where = f"column '{name}'"
+    try:
+        facts = _facts(name, entry)
+    except DataError as error:
+        raise DataError(OfColumn(name, str(error))) from None
+    return Column(name=name, **facts)
+
+
+def _facts(name: str, entry: Any) -> dict[str, Any]:
+    """What a schema says of a column. What is wrong is said without its name."""
     if not isinstance(entry, Mapping):
-        raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
-    _only(
-        entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, where
-    )
-    kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
+        raise DataError(f" is not a table: write [columns.{name}] and below it kind = ...")
+    _only(entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, "")
+    kind = _choice(Kind, entry.get("kind"), ": kind")
     bounds = entry.get("bounds")
     if PRIVATE in (bounds, entry.get("categories")):
         raise DataError(
-            f'{where} is described as "private": discreet schema init TABLE --schema FILE --epsilon 0.1 buys such bounds and '
+            ' is described as "private": discreet schema init TABLE --schema FILE --epsilon 0.1 buys such bounds and '
             "categories, and writes a schema that has them"
         )
     if bounds is not None:
@@ -526,31 +533,29 @@ def _column(name: str, entry: Any) -> Column:
             fits = is_date
             what = "two dates, bounds = [1900-01-01, 2020-12-31]"
         if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(map(fits, bounds)):
-            raise DataError(f"{where}: bounds must be {what}")
+            raise DataError(f": bounds must be {what}")
         bounds = (
             (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
         )
     categories = _texts(
-        entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories"
+        entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), ": categories"
     )
-    missing = _choice(Missing, entry.get("missing", Missing.REFUSE), f"{where}: missing")
+    missing = _choice(Missing, entry.get("missing", Missing.REFUSE), ": missing")
     rule = entry.get("out_of_bounds")
     if rule is not None:
-        rule = _choice(OutOfBounds, rule, f"{where}: out_of_bounds")
+        rule = _choice(OutOfBounds, rule, ": out_of_bounds")
     unit = entry.get("unit", "")
     if not isinstance(unit, str):
-        raise DataError(f'{where}: unit must be a text, for example "years"')
-    step = entry.get("step")
-    return Column(
-        name=name,
-        kind=kind,
-        bounds=bounds,
-        categories=categories,
-        missing=missing,
-        out_of_bounds=rule,
-        unit=unit,
-        step=step,
-    )
+        raise DataError(': unit must be a text, for example "years"')
+    return {
+        "kind": kind,
+        "bounds": bounds,
+        "categories": categories,
+        "missing": missing,
+        "out_of_bounds": rule,
+        "unit": unit,
+        "step": entry.get("step"),
+    }
 
 
 def _value(value: Any) -> str:

@@ -21,6 +21,7 @@ from discreet.tabular.tables._schema import (
     CsvFormat,
     DataError,
     Kind,
+    OfColumn,
     OutOfBounds,
     Schema,
 )
@@ -228,17 +229,18 @@ def _lenient(
                 if date
                 else f"a number such as 1234{csv.decimal}5"
             )
-            report.faults.add(
-                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: "
+            fault = (
+                f" holds something that is not {form}, but looks like one that is written otherwise: "
                 f"{_dialect(csv, date)}, or fix the cell"
             )
         else:
-            report.faults.add(
-                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
-                "the file, list the text among the schema's missing_values, describe the column by categories, or (except for "
-                "twins and descriptions) let such cells of all columns count as missing (out_of_bounds='missing', "
-                f"--out-of-bounds missing), or {AS_MISSING}"
+            fault = (
+                f" holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix the file, list the "
+                "text among the schema's missing_values, describe the column by categories, or (except for twins and "
+                "descriptions) let such cells of all columns count as missing (out_of_bounds='missing', --out-of-bounds "
+                f"missing), or {AS_MISSING}"
             )
+        report.faults.add(OfColumn(column.name, fault, unread=True))
     return pyarrow.chunked_array(chunks, wanted)
 
 
