@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from discreet.methods.inference import Trace
 from discreet.methods.plots import (
+    GroupMeans,
     LevelShares,
     Shares,
     draw_losses,
@@ -192,8 +193,12 @@ def test_histograms_are_densities_and_intervals_those_given() -> None:
         ["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years"
     )
     named = LevelShares(["a", "b", "c"], None, value, low, high, "")
-    figure = plot_levels({"age": sliced, "place": named}, title="Shares")
-    age, place = figure.axes[:2]
+    groups = GroupMeans(["a", "b"], value[:2], low[:2], high[:2], "mean years")
+    columns = {"age": sliced, "place": named, "age by place": groups}
+    age, place, means = plot_levels(columns, title="Shares").axes[:3]
+    assert means.lines[0].get_ydata().tolist() == [0.2, 0.6]
+    assert means.get_ylim()[0] > 0
+    assert means.get_ylabel() == "mean years"
     assert [bar.get_height() for bar in age.patches] == pytest.approx([0.2, 0.3])
     assert [bar.get_height() for bar in place.patches] == pytest.approx([0.2, 0.6, 0.2])
     spans = [line[:, 1].tolist() for line in age.collections[0].get_segments()]

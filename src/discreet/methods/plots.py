@@ -503,11 +503,38 @@ class LevelShares(NamedTuple):
     axis: str  # Title of the labels' axis, with a unit
 
 
+class GroupMeans(NamedTuple):
+    """Means of one column in groups of records, with their intervals."""
+
+    labels: Sequence[str]  # Names of the groups
+    value: Float[np.ndarray, " group"]
+    low: Float[np.ndarray, " group"]  # Lower end of its interval
+    high: Float[np.ndarray, " group"]  # Upper end of its interval
+    axis: str  # Title of the means' axis, with a unit
+
+
 def plot_levels(
-    columns: Mapping[str, LevelShares], *, title: str, path: str | Path | None = None
+    columns: Mapping[str, LevelShares | GroupMeans],
+    *,
+    title: str,
+    path: str | Path | None = None,
 ) -> Figure:
-    """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density."""
-    return save(_panels(columns, _draw_levels, title), path)
+    """Draw a panel for each column: shares as grey bars, means as dots, intervals as black lines; numbers as histograms."""
+    return save(_panels(columns, _draw_figures, title), path)
+
+
+def _draw_figures(axes: Any, name: str, column: LevelShares | GroupMeans) -> None:
+    if isinstance(column, LevelShares):
+        _draw_levels(axes, name, column)
+        return
+    axes.set_title(name, fontsize="small", loc="left")
+    places = np.arange(len(column.labels))
+    axes.vlines(places, column.low, column.high, color="black", linewidth=1)
+    axes.plot(places, column.value, "o", color="black", markersize=3)
+    _name_levels(axes, column.labels, "", places)
+    axes.autoscale(axis="y")
+    axes.margins(x=0.1)
+    axes.set_ylabel(column.axis, fontsize="x-small")
 
 
 def _panels(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet._jax import in_own_settings
@@ -190,7 +191,7 @@ class Description:
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def plot(self, path: str | Path | None = None) -> Picture:
-        """Draw the shares of each column's levels with their intervals; numbers as histograms.
+        """Draw the shares of each column's levels, numbers as histograms, and means in groups, with their intervals.
 
         Args:
             path: File for the picture, whose ending determines its format. None: it is not saved.
@@ -201,9 +202,9 @@ class Description:
         Raises:
             ImportError: Matplotlib is not installed.
         """
-        from discreet.methods.plots import LevelShares, plot_levels
+        from discreet.methods.plots import GroupMeans, LevelShares, plot_levels
 
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, x in self.columns.items():
             edges = x.edges
             axis = x.column.unit
@@ -211,6 +212,21 @@ class Description:
                 edges = 1970 + edges / 365.2425
                 axis = "year"
             columns[name] = LevelShares(x.labels, edges, *x.shares, axis)
+        for by, each in itertools.groupby(self.groups, lambda group: group.by):
+            groups = list(each)
+            for name in groups[0].columns:
+                known = [x for x in groups if not x.columns[name].hidden]
+                means = [x.columns[name].mean for x in known]
+                if None in means or not means:
+                    continue
+                parts = np.array(means, np.float64).T
+                axis = f"mean {self.columns[name].column.unit}".strip()
+                if self.columns[name].column.kind is Kind.DATE:
+                    parts = 1970 + parts / 365.2425
+                    axis = "mean year"
+                value, low, high = parts
+                labels = [x.label for x in known]
+                columns[f"{name} by {by}"] = GroupMeans(labels, value, low, high, axis)
         spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
         held = f"Bars: shares; lines: intervals that hold with probability {self.level:g}."
         title = f"{numbers_in_words(self._facts)} {held} {spent}"
