@@ -97,7 +97,8 @@ class SavedReleases(SavedFit):
 
     def describe(self, **facts: Any) -> None:
         """As there; and refuse what several processes differ in."""
-        self.processes.agree(versions=versions(), **facts)
+        if self.processes.count > 1:
+            self.processes.agree(versions=versions(), **facts)
         with self.processes.together():
             super().describe(**facts)
 
