@@ -475,6 +475,7 @@ def test_the_best_method_gets_the_checkpoint(
         "person": "id",
         "max_rows": 3,
         "progress_bar": False,
+        "mesh": object(),
     }
 
     def tuned(x: Any) -> None:
