@@ -475,7 +475,7 @@ def test_the_best_method_gets_the_checkpoint(
         "person": "id",
         "max_rows": 3,
         "progress_bar": False,
-        "mesh": object(),
+        "mesh": jax.make_mesh((1,), ("records",)),
     }
 
     def tuned(x: Any) -> None:
