@@ -192,7 +192,8 @@ def _epoch(
     def loop(state: Any, key: jax.Array, images: jax.Array) -> Any:
         def body(i: jax.Array, state: Any) -> Any:
             rows = draw(jax.random.fold_in(key, i))
-            return dpsvi.update(state, images[rows])[0]
+            mask = jnp.ones(len(rows), bool)
+            return dp.inference.update_in_loop(dpsvi, state, images[rows], mask=mask)[0]
 
         return jax.lax.fori_loop(0, steps, body, state)
 
