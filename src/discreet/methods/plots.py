@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from discreet.privacy.report import Statement
 
 __all__ = [
+    "GroupMeans",
     "LevelShares",
     "Shares",
     "coordinate_labels",

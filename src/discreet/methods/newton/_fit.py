@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from tqdm.auto import tqdm
 
 from discreet._jax import one_release
 from discreet._validate import ENDS, choice, floats, unmasked
-from discreet.methods.inference import IN_SHARDS, Processes, Share, warn_of_use
+from discreet.methods.inference import IN_SHARDS, Share, warn_of_use
 from discreet.methods.newton._algebra import (
     LEAST_CURVATURE,
     SCALES,
@@ -68,7 +67,7 @@ from discreet.methods.newton._plan import (
 )
 from discreet.methods.newton._posterior import OfCoefficients
 from discreet.methods.newton._releases import Public, RegressionSums, layout_for, plane, program_of
-from discreet.methods.newton._saved import SavedReleases
+from discreet.methods.newton._saved import SavedReleases, joined
 from discreet.methods.newton._sums import Parts, rounded_up
 from discreet.methods.newton._weights import (
     STANDS_OUT,
@@ -79,7 +78,7 @@ from discreet.methods.newton._weights import (
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.mechanisms import InFiles, check_mesh
+from discreet.privacy.mechanisms import InFiles
 from discreet.privacy.released import Released
 from discreet.privacy.report import (
     COEFFICIENTS,
@@ -90,7 +89,6 @@ from discreet.privacy.report import (
     Unit,
     listed,
 )
-from discreet.storage import exclusive
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
@@ -325,12 +323,8 @@ def fit_newton(
         Ann. Stat. 2023, for noisy Newton steps with weights of the features; Bernstein and Sheldon,
         NeurIPS 2019, for both noises in one likelihood.
     """
-    with Processes(mesh).joined() as processes, ExitStack() as stack:
+    with joined(mesh, checkpoint) as processes:
         with processes.together():
-            if processes.first:
-                stack.enter_context(exclusive(checkpoint))
-            if mesh is not None:
-                check_mesh(mesh)
             key = random.check_key(rng_key)
             table = _checked(x, y, mask, weights, levels, plan)
             names = names_of(names, plan)

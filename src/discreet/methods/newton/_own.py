@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from discreet._jax import one_release
 from discreet.methods.inference import (
     Latents,
     NoPointError,
-    Processes,
     Records,
     Share,
     check_public,
@@ -85,17 +83,15 @@ from discreet.methods.newton._model import (
 from discreet.methods.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.methods.newton._posterior import OfDraws, label
 from discreet.methods.newton._sampling import draw, of_each
-from discreet.methods.newton._saved import SavedReleases
+from discreet.methods.newton._saved import SavedReleases, joined
 from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
 from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.mechanisms import check_mesh
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit
-from discreet.storage import exclusive
 
 MOST_LATENTS = 512
 # in standard deviations of one record: a step moves the log density by half its square
@@ -329,12 +325,8 @@ class DPNewton:
             UseWarning: A warning, where the noise hides the model; as an error it has the fit as
                 `partial_result`.
         """
-        with Processes(mesh).joined() as processes, ExitStack() as stack:
+        with joined(mesh, checkpoint) as processes:
             with processes.together():
-                if processes.first:
-                    stack.enter_context(exclusive(checkpoint))
-                if mesh is not None:
-                    check_mesh(mesh)
                 key = random.check_key(rng_key)
                 records = take_apart(args, kwargs, programs=(self.model,))
             saved = SavedReleases(checkpoint, key, self.plan, processes)

@@ -19,12 +19,13 @@ make releases of their own, which were paid for once: never continue a fit from 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from discreet._jax import run_once
@@ -35,6 +36,8 @@ from discreet.methods.newton._sums import Parts, Program, Threads
 from discreet.privacy import random
 from discreet.privacy.act import Act, stated
 from discreet.privacy.ledger import Ledger
+from discreet.privacy.mechanisms import check_mesh
+from discreet.storage import exclusive
 
 _key_for = run_once(random.key_for)
 
@@ -44,6 +47,18 @@ def words_of(key: PRNGKeyArray) -> np.ndarray:
     return np.asarray(
         jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR))
     )
+
+
+@contextmanager
+def joined(mesh: Mesh | None, checkpoint: Path | str | None) -> Iterator[Processes]:
+    """Context of a fit by all processes of a mesh (None: this one), of which the first one alone uses the folder."""
+    with Processes(mesh).joined() as processes, ExitStack() as stack:
+        with processes.together():
+            if mesh is not None:
+                check_mesh(mesh)
+            if processes.first:
+                stack.enter_context(exclusive(checkpoint))
+        yield processes
 
 
 class SavedReleases(SavedFit):
