@@ -290,7 +290,8 @@ def test_a_plan_that_names_the_unit_is_stated_for_no_other() -> None:
     assert persons.state(reproducible=False).unit == Unit("id")
     rows = dp.marginals.MarginalsPlan.calibrate(BOUNDED, **PRICE)
     assert rows.state(reproducible=False).unit == RECORD
-    for terms, unit in (persons, RECORD), (calibrated_schema(), Unit("id")), (rows, Unit("id")):
+    others = (calibrated_schema(), Unit("id")), (rows, Unit("id")), (SCORE, Unit("id", 2))
+    for terms, unit in ((persons, RECORD), *others):
         with pytest.raises(ValueError, match="would be false"):
             Act.on(terms, dp.random.key(), unit=unit)
 

@@ -94,6 +94,13 @@ def test_columns_of_a_data_frame_are_records_and_words_are_not(refused):
         take_apart((table["word"],), {})
 
 
+def test_numbers_with_their_first_byte_first_are_records() -> None:
+    """Files of astronomers and of NetCDF hold such; JAX's refusal named no remedy."""
+    found = take_apart((np.asarray(X).astype(">f4"), np.arange(ROWS, dtype=">i2")), {})
+    np.testing.assert_array_equal(found.leaves[0], X)
+    np.testing.assert_array_equal(found.leaves[1], np.arange(ROWS))
+
+
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), np.array([1.0, np.nan]), jnp.array(jnp.inf)]
 )

@@ -237,6 +237,7 @@ def test_own_models_are_compared_with_their_model() -> None:
         ([FITS["at 0"]] * 2, [rows_of(9)], {}, "by their names"),
         (TWO, [rows_of(9), rows_of(8)], {}, "different lengths"),
         (TWO, [], {}, "different lengths"),
+        (TWO, [np.ma.masked_array(rows_of(9), True)], {}, "its mask would be lost"),
         ({1: FITS["at 0"], "1": FITS["at 0.3"]}, [rows_of(9)], {}, "two or more texts"),
         (TWO, [rows_of(9)], {"max_difference": 0}, "max_difference"),
         (

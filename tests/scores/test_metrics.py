@@ -256,6 +256,7 @@ def coupled(rows: Any) -> Any:
         (same, [0, 1, 2], {}, "not among the classes"),
         (same, [0, 1, None], {}, "not among the classes"),
         (same, [0, 1], {}, "one target for each"),
+        (same, np.ma.masked_array([0, 1, 1], [1, 0, 0]), {}, "its mask would be lost"),
         (coupled, [0, 1, 1], {}, "changes with the rows beside it"),
         (lambda rows: rows[:1], [0, 1, 1], {}, "shape"),
         (same, [0, 1, 1], {"bins": 7}, "even"),

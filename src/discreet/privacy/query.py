@@ -231,12 +231,18 @@ class QueryPlan(ABC):
             told: What `wording` is told besides.
 
         Raises:
-            ValueError: The plan names another unit.
+            ValueError: The plan names another unit, or bounds fewer rows of a person.
         """
         own = self.own_unit
         unit = unit or own or RECORD
         if own is not None and unit != own:
             raise ValueError(f"The plan is for {own}, and a statement for {unit} would be false.")
+        bounded = getattr(self, "max_rows", unit.max_rows)
+        if unit.max_rows > bounded:
+            raise ValueError(
+                f"The plan is for at most {bounded} rows of a person, and a statement for {unit} "
+                "would be false: give the plan max_rows."
+            )
         return make_release_statement(
             self.event(),
             self.relation,

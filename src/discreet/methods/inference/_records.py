@@ -181,11 +181,13 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         )
     if isinstance(leaf, np.ndarray):
         unmasked("A record array", leaf)
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biuf":
-        raise TypeError(
-            f"A record array has dtype {leaf.dtype}; records are numbers. Encode categories as "
-            "integers or one-hot columns first."
-        )
+        if leaf.dtype.kind not in "biuf":
+            raise TypeError(
+                f"A record array has dtype {leaf.dtype}; records are numbers. Encode categories as "
+                "integers or one-hot columns first."
+            )
+        # Some files hold numbers with their first byte first, which JAX does not take.
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="), copy=False)
     if leaf.ndim == 0:
         raise ValueError(
             "A record argument is a scalar array without a leading axis for the records. Pass a public "

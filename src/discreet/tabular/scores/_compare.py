@@ -22,7 +22,15 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from discreet._jax import one_release
-from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, probability, real
+from discreet._validate import (
+    LEVEL,
+    finite_or_none,
+    integer,
+    notebook_html,
+    probability,
+    real,
+    unmasked,
+)
 from discreet.methods.newton import DPNewtonResult
 from discreet.methods.predict import log_density_of
 from discreet.privacy import random
@@ -502,7 +510,7 @@ def _densities(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarr
     tables = [x for x in held_out if isinstance(x, Mapping) or hasattr(x, "__arrow_c_stream__")]
     if tables or any(schema is not None for _, schema in asked):
         return _of_table(asked, held_out)
-    arrays = [np.asarray(array) for array in held_out]
+    arrays = [unmasked("A held-out array", array) for array in held_out]
     lengths = {array.shape[0] if array.ndim else None for array in arrays}
     if len(lengths) != 1 or None in lengths:
         raise ValueError(

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
 from discreet._jax import one_release
-from discreet._validate import LEVEL, finite_or_none, notebook_html, probability
+from discreet._validate import LEVEL, finite_or_none, notebook_html, probability, unmasked
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
@@ -459,7 +459,7 @@ def _terms(
     plan: ScorePlan, result: Any, X: Any, y: Any, labels: Any, groups: Any
 ) -> tuple[Int[np.ndarray, "row sum"], Int[np.ndarray, "record row"] | None]:
     """The contribution of each row, and the rows of each person (-1: none)."""
-    rows = np.asarray(y)
+    rows = unmasked("y", y)
     if rows.ndim != 1 or len(rows) != len(X):
         raise ValueError(
             f"y has the shape {rows.shape}, and X has {len(X)} rows: pass one target for each. Of persons with "
