@@ -16,9 +16,8 @@ from tests.methods import ADD, REPLACE
 import discreet as dp
 from discreet.methods.audit import judge
 from discreet.privacy.act import Act
-from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.privacy.mechanisms import FOR_SUMS, GAUSSIAN
 from discreet.privacy.mechanisms._integers import grid
-from discreet.privacy.mechanisms._markers import FOR_SUMS
 from discreet.privacy.query import Gaussian
 from discreet.tabular import private_schema as module
 from discreet.tabular.private_schema import (

@@ -20,7 +20,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 import discreet as dp
 from discreet import accounting
 from discreet.methods.inference import _proof, _step
-from discreet.privacy.mechanisms import _markers
+from discreet.privacy.mechanisms import _batches
 from discreet.privacy.sampling import ThinnedPoisson
 from discreet.privacy.sampling._samplers import _ThinnedDrawing as ThinnedDrawing
 from discreet.privacy.verify import Given
@@ -393,7 +393,7 @@ THINNED = dp.PoissonSampling(0.1).thinned(RATES)
 def drawn(key, step, xs, mask):
     drawing = THINNED.drawing(len(xs))
     tables = drawing.at(THINNED.prepare(len(xs)), step)
-    _, real, batch, kept = _markers._draw(
+    _, real, batch, kept = _batches._draw(
         "poisson_subsample", drawing, key, tables, [xs, mask], mapped=False
     )
     return batch, real & kept

@@ -640,6 +640,11 @@ def two_way_primitive(
     return primitive.bind
 
 
+def known_number(value: Any) -> tuple[float | None, list[Any]]:
+    """Split a number: a parameter of a primitive if it is known, else an additional operand."""
+    return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
+
+
 def marker(
     name: str,
     function: Callable[..., Sequence[Any]],

@@ -147,9 +147,9 @@ def test_a_choice_with_half_its_epsilon_or_twice_its_scores_is_found(fault, monk
         true = mechanisms._integers.coins
         monkeypatch.setattr(mechanisms._integers, "coins", lambda epsilon: true(2 * epsilon))
     if fault == "a record is counted twice":
-        true_count = mechanisms._markers._counted
+        true_count = mechanisms._sums._counted
         monkeypatch.setattr(
-            mechanisms._markers, "_counted", lambda *x, **y: [2 * true_count(*x, **y)[0]]
+            mechanisms._sums, "_counted", lambda *x, **y: [2 * true_count(*x, **y)[0]]
         )
     options = {"sizes": (2, 2), "tables": [(0,), (1,)], "weights": (1, 1), "biases": (0, 0)}
 
