@@ -22,7 +22,7 @@ from discreet import accounting
 from discreet.methods.inference import _proof, _step
 from discreet.privacy.mechanisms import _batches
 from discreet.privacy.sampling import ThinnedPoisson
-from discreet.privacy.sampling._samplers import _ThinnedDrawing as ThinnedDrawing
+from discreet.privacy.sampling._poisson import _ThinnedDrawing as ThinnedDrawing
 from discreet.privacy.verify import Given
 
 N = 200

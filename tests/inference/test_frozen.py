@@ -11,8 +11,8 @@ from jax.lax import stop_gradient
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.methods.inference._dpsvi import start_optimizer
 from discreet.methods.inference._langevin import Langevin
+from discreet.methods.inference._optimizers import start_optimizer
 from discreet.methods.inference._point_guide import PointGuide
 from discreet.privacy.mechanisms import levels_for
 

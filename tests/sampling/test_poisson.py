@@ -14,7 +14,7 @@ from scipy import stats
 import discreet as dp
 import discreet.privacy.random
 from discreet.privacy.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
-from discreet.privacy.sampling._samplers import _coins, _draw_sizes
+from discreet.privacy.sampling._poisson import _coins, _draw_sizes
 
 FALSE_ALARM = 1e-6  # of each χ² test below; seeds are fixed, so it is met once and for all
 

@@ -1,13 +1,17 @@
 """Samplers: draw batches as row numbers and a mask, and name the event of a step on a batch."""
 
-from discreet.privacy.sampling._samplers import (
-    SAMPLERS as SAMPLERS,
+from discreet.privacy.sampling._interface import (
     Batch as Batch,
     Drawing as Drawing,
-    FixedSizeSampling as FixedSizeSampling,
-    FullBatch as FullBatch,
+    Sampling as Sampling,
+)
+from discreet.privacy.sampling._poisson import (
     OpenPoisson as OpenPoisson,
     PoissonSampling as PoissonSampling,
-    Sampling as Sampling,
     ThinnedPoisson as ThinnedPoisson,
+)
+from discreet.privacy.sampling._samplers import (
+    SAMPLERS as SAMPLERS,
+    FixedSizeSampling as FixedSizeSampling,
+    FullBatch as FullBatch,
 )
