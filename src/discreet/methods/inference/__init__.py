@@ -12,19 +12,42 @@ Files, in reading order:
   `_tempering` and `_chains`, or `_envelope` and `_exact`; `_products`, for private Newton.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+from discreet.methods.inference._defaults import (
+    Defaults as Defaults,
+    defaults_for as defaults_for,
+    guide_for as guide_for,
+)
+from discreet.methods.inference._dpsgld import (
+    DPSGLD as DPSGLD,
+    DPSGLDResult as DPSGLDResult,
+    releases_of as releases_of,
+)
 from discreet.methods.inference._dpsvi import (
     DPSVI as DPSVI,
     starting_objective as starting_objective,
     update_in_loop as update_in_loop,
 )
+from discreet.methods.inference._levels import with_levels as with_levels
+from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
+from discreet.methods.inference._ops import (
+    OnePosteriorSample as OnePosteriorSample,
+    OPSResult as OPSResult,
+)
 from discreet.methods.inference._point_guide import NoPointError as NoPointError
+from discreet.methods.inference._points import (
+    Latents as Latents,
+    computed as computed,
+    latents_of as latents_of,
+    objective_of_points as objective_of_points,
+)
 from discreet.methods.inference._processes import (
     FAILED as FAILED,
     START_AGAIN as START_AGAIN,
     Processes as Processes,
+)
+from discreet.methods.inference._products import (
+    kinds_of as kinds_of,
+    other_values as other_values,
 )
 from discreet.methods.inference._records import (
     IN_SHARDS as IN_SHARDS,
@@ -43,52 +66,5 @@ from discreet.methods.inference._result import (
 from discreet.methods.inference._saved import SavedFit as SavedFit, versions as versions
 from discreet.methods.inference._step import DPSVIState as DPSVIState
 from discreet.methods.inference._support import observed_of as observed_of
+from discreet.methods.inference._tempering import DrawsPlan as DrawsPlan, Tempering as Tempering
 from discreet.methods.inference._trace import Trace as Trace
-
-# What a fit by DPSVI does not need is loaded when it is first used (PEP 562).
-_LATER = {
-    "_defaults": ("Defaults", "defaults_for", "guide_for"),
-    "_dpsgld": ("DPSGLD", "DPSGLDResult", "releases_of"),
-    "_levels": ("with_levels",),
-    "_noise_aware": ("NoiseAware",),
-    "_ops": ("OnePosteriorSample", "OPSResult"),
-    "_points": ("Latents", "computed", "latents_of", "objective_of_points"),
-    "_products": ("kinds_of", "other_values"),
-    "_tempering": ("DrawsPlan", "Tempering"),
-}
-
-if TYPE_CHECKING:
-    from discreet.methods.inference._defaults import (
-        Defaults as Defaults,
-        defaults_for as defaults_for,
-        guide_for as guide_for,
-    )
-    from discreet.methods.inference._dpsgld import (
-        DPSGLD as DPSGLD,
-        DPSGLDResult as DPSGLDResult,
-        releases_of as releases_of,
-    )
-    from discreet.methods.inference._levels import with_levels as with_levels
-    from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
-    from discreet.methods.inference._ops import (
-        OnePosteriorSample as OnePosteriorSample,
-        OPSResult as OPSResult,
-    )
-    from discreet.methods.inference._points import (
-        Latents as Latents,
-        computed as computed,
-        latents_of as latents_of,
-        objective_of_points as objective_of_points,
-    )
-    from discreet.methods.inference._products import (
-        kinds_of as kinds_of,
-        other_values as other_values,
-    )
-    from discreet.methods.inference._tempering import DrawsPlan as DrawsPlan, Tempering as Tempering
-
-
-def __getattr__(name: str) -> Any:
-    for file, names in _LATER.items():
-        if name in names:
-            return getattr(import_module(f"discreet.methods.inference.{file}"), name)
-    raise AttributeError(f"module 'discreet.methods.inference' has no attribute {name!r}")

@@ -1,8 +1,12 @@
 """Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+from discreet.privacy.accounting._compare import (
+    Account as Account,
+    AccountantComparison as AccountantComparison,
+    Bound2015 as Bound2015,
+    compare_accountants as compare_accountants,
+    langevin_epsilon_2015 as langevin_epsilon_2015,
+)
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
@@ -10,6 +14,11 @@ from discreet.privacy.accounting._events import (
     event_from_dict as event_from_dict,
     event_to_dict as event_to_dict,
     pure_event as pure_event,
+)
+from discreet.privacy.accounting._filter import (
+    Cost as Cost,
+    PrivacyFilter as PrivacyFilter,
+    cost_of as cost_of,
 )
 from discreet.privacy.accounting._profile import (
     Planned as Planned,
@@ -24,6 +33,13 @@ from discreet.privacy.accounting._relation import (
     Relation as Relation,
     neighbours as neighbours,
 )
+from discreet.privacy.accounting._renyi import (
+    FINE_ORDERS as FINE_ORDERS,
+    ORDERS as ORDERS,
+    RenyiBound as RenyiBound,
+    renyi_bound as renyi_bound,
+    repetitions as repetitions,
+)
 from discreet.privacy.accounting._risk import (
     Risk as Risk,
     Suggestion as Suggestion,
@@ -31,44 +47,3 @@ from discreet.privacy.accounting._risk import (
     suggest as suggest,
     upper as upper,
 )
-
-# What a plan and its profile do not need is loaded when it is first used (PEP 562).
-_LATER = {
-    "_compare": (
-        "Account",
-        "AccountantComparison",
-        "Bound2015",
-        "compare_accountants",
-        "langevin_epsilon_2015",
-    ),
-    "_filter": ("Cost", "PrivacyFilter", "cost_of"),
-    "_renyi": ("FINE_ORDERS", "ORDERS", "RenyiBound", "renyi_bound", "repetitions"),
-}
-
-if TYPE_CHECKING:
-    from discreet.privacy.accounting._compare import (
-        Account as Account,
-        AccountantComparison as AccountantComparison,
-        Bound2015 as Bound2015,
-        compare_accountants as compare_accountants,
-        langevin_epsilon_2015 as langevin_epsilon_2015,
-    )
-    from discreet.privacy.accounting._filter import (
-        Cost as Cost,
-        PrivacyFilter as PrivacyFilter,
-        cost_of as cost_of,
-    )
-    from discreet.privacy.accounting._renyi import (
-        FINE_ORDERS as FINE_ORDERS,
-        ORDERS as ORDERS,
-        RenyiBound as RenyiBound,
-        renyi_bound as renyi_bound,
-        repetitions as repetitions,
-    )
-
-
-def __getattr__(name: str) -> Any:
-    for file, names in _LATER.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{file}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
