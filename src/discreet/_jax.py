@@ -374,6 +374,11 @@ aval: Callable[[Any], Any] = operator.attrgetter("aval")
 """Shape and dtype of a variable or literal of a jaxpr, which JAX types too broadly."""
 
 
+def dtype_of(atom: Any) -> np.dtype[Any]:
+    """The number type of a variable or literal of a jaxpr."""
+    return np.dtype(aval(atom).dtype)
+
+
 @contextmanager
 def inside(equation: JaxprEqn) -> Iterator[None]:
     """Context of an equation's nested program, which has no source lines of its caller."""

@@ -18,7 +18,7 @@ import numpy as np
 from discreet._jax import bind, inner_programs, is_key
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, NOISE
-from discreet.privacy.verify._bounds import Batch, Rows, Table, outside
+from discreet.privacy.verify._bounds import Batch, NumberedRows, Table, outside
 from discreet.privacy.verify._domain import Key, Origin, Private, Public
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import PRIVATE, SECRET
@@ -208,7 +208,7 @@ class Book:
         batch = value.batch
         if batch is self.world.batch:
             return np.arange(len(self.world.masks[0]))
-        if isinstance(batch, Rows) and batch.parent is self.world.batch:
+        if isinstance(batch, NumberedRows) and batch.parent is self.world.batch:
             return np.array(batch.numbers)
         return np.zeros(0, int)
 

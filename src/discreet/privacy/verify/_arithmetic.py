@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p, pvary_p, reshard_p, sharding_constraint_p
+from discreet._jax import (
+    JaxprEqn,
+    dtype_of,
+    primitives as p,
+    pvary_p,
+    reshard_p,
+    sharding_constraint_p,
+)
 from discreet.privacy.verify._domain import Public
 
 SMALL = 4096
@@ -85,7 +92,7 @@ def error_of(
     if np.dtype(dtype).kind != "f" or not errors:
         return 0.0
     if primitive in _EXACT or primitive is p.dynamic_slice_p:
-        narrower = np.dtype(aval(equation.invars[0]).dtype).itemsize > np.dtype(dtype).itemsize
+        narrower = dtype_of(equation.invars[0]).itemsize > np.dtype(dtype).itemsize
         return most + (1.0 if primitive is p.convert_element_type_p and narrower else 0.0)
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p, p.mul_p, p.div_p):
         return sum(errors) + 2
@@ -160,7 +167,7 @@ def is_exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
     """True if nothing was rounded, in NumPy or in XLA."""
     if np.dtype(kind.dtype).kind in "biu" or equation.primitive is p.iota_p:
         return True
-    sizes = [np.dtype(aval(x).dtype).itemsize for x in equation.invars]
+    sizes = [dtype_of(x).itemsize for x in equation.invars]
     return (
         equation.primitive in _EXACT
         and all(x.exact for x in values)

@@ -140,7 +140,7 @@ class Part(Batch):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows(Batch):
+class NumberedRows(Batch):
     """Rows by their numbers, each once at most: a range of them, or a choice."""
 
     numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
@@ -153,7 +153,7 @@ def outside(batch: Batch) -> Batch:
     return Batch(batch)
 
 
-Cut = Part | Rows
+Cut = Part | NumberedRows
 """A part of a batch that contains each record at most once."""
 
 
@@ -189,22 +189,26 @@ class Term:
     source: Batch  # The batch whose records it bounds
 
 
-def scaled(terms: tuple[Term, ...], factor: Scale | float) -> tuple[Term, ...]:
+Terms = tuple[Term, ...]
+"""A bound: the sum of its terms."""
+
+
+def scaled(terms: Terms, factor: Scale | float) -> Terms:
     """The bound of a multiple."""
     return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
 
 
-def bounding(terms: tuple[Term, ...] | None, source: Batch) -> tuple[Term, ...] | None:
+def bounding(terms: Terms | None, source: Batch) -> Terms | None:
     """The same bound for the same records in another batch."""
     return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
 
 
-def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
+def fresh(bound: Scale, source: Batch) -> Terms:
     """A bound in a group of its own."""
     return (Term(Group(), frozenset([0]), bound, source),)
 
 
-def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
+def added(first: Terms, second: Terms) -> Terms:
     """The bound of a sum: the triangle inequality, after merging equal terms."""
     # Leaves of one group are not merged: a + b of two of them may be sqrt(2) times as long as
     # either bound.
@@ -228,7 +232,7 @@ def source_of(terms: Sequence[Term]) -> Batch:
     return sources.pop() if len(sources) == 1 else terms[0].source.whole
 
 
-def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...] | None:
+def stacked(parts: Sequence[Terms], source: Batch) -> Terms | None:
     """The bound of concatenated values, as one vector; None if it is not one number.
 
     Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.
@@ -249,12 +253,17 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
 
 
+def named_since(terms: Terms | None, before: int) -> bool:
+    """True if a bound has a number that is unknown at trace time and was named in this loop, whose names begin at `before`."""
+    return any(symbol >= before for t in terms or () for symbol, _ in t.bound.powers)
+
+
 def are_apart(terms: Sequence[Term]) -> bool:
     """True if no two terms have a leaf in common."""
     return len(frozenset().union(*(t.leaves for t in terms))) == sum(len(t.leaves) for t in terms)
 
 
-def total_of(terms: tuple[Term, ...]) -> Scale | None:
+def total_of(terms: Terms) -> Scale | None:
     """A bound as one number; None unless its terms are multiples of one another.
 
     Disjoint leaves of one group are parts of one vector, so a sum of multiples of them obeys Cauchy

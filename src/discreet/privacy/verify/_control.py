@@ -30,7 +30,15 @@ from discreet._jax import (
     primitives as p,
     source_line,
 )
-from discreet.privacy.verify._bounds import Sample, fresh, new_symbol, source_of, total_of, unnamed
+from discreet.privacy.verify._bounds import (
+    Sample,
+    fresh,
+    named_since,
+    new_symbol,
+    source_of,
+    total_of,
+    unnamed,
+)
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, same
 from discreet.privacy.verify._errors import PrivacyError, Why, chain_of
 from discreet.privacy.verify._interpreter import Checker
@@ -222,7 +230,7 @@ def unshared(value: Value, before: int) -> Value:
     if not isinstance(value, Private) or value.terms is None:
         return value
     # A number named in this iteration has another value in the next.
-    if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
+    if named_since(value.terms, before):
         return value.but(terms=None, finite=False, why=value.why or CHANGES)
     if all(t.group.serial < before for t in value.terms):
         return value

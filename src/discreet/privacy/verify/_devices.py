@@ -24,7 +24,7 @@ from discreet._jax import (
     sharding_of,
     source_line,
 )
-from discreet.privacy.verify._bounds import Batch, Part, bounding, new_symbol
+from discreet.privacy.verify._bounds import Batch, Part, bounding, named_since, new_symbol
 from discreet.privacy.verify._control import inner
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
 from discreet.privacy.verify._errors import Why
@@ -202,7 +202,7 @@ class _Devices:
         # are unaffected.
         lost = part.sampled and not value.additive
         # A number named on one device has another value on the next.
-        lost |= any(symbol >= self.before for t in terms for symbol, _ in t.bound.powers)
+        lost |= named_since(terms, self.before)
         lost |= np.dtype(kind.dtype).kind != "f" or any(
             t.bound.factor > _MOST_OF_ALL for t in terms
         )
@@ -232,9 +232,7 @@ class _Devices:
         if isinstance(value, Public):
             return Public(released=value.released)
         part = self._part_of(value)
-        named = any(
-            symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers
-        )
+        named = named_since(value.terms, self.before)
         sums = (
             value.axes is None
             and value.terms is not None

@@ -31,6 +31,7 @@ from discreet.privacy.verify._bounds import (
     Scale,
     Table,
     Term,
+    Terms,
     fresh,
     new_symbol,
     outside,
@@ -124,7 +125,7 @@ def _first(a: Any, b: Any) -> Any:
     return a or b
 
 
-def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
+def _larger(a: Terms | None, b: Terms | None) -> Terms | None:
     """The join of two bounds: the larger where they share a group, or both are numbers."""
     if a is None or b is None or a == b:
         return a if a == b else None
@@ -275,6 +276,11 @@ class Key:
 Value = Public | Private | Key
 
 
+def private_in(values: Sequence[Value]) -> list[Private]:
+    """The private ones of several values."""
+    return [x for x in values if isinstance(x, Private)]
+
+
 def same(a: Value, b: Value) -> bool:
     """True if two values make the same claims: names and explanations are not compared."""
     if isinstance(a, Key) or isinstance(b, Key):
@@ -361,7 +367,7 @@ def without(axes: Axes, removed: Sequence[int]) -> Axes:
     return tuple(a - sum(1 for r in removed if r < a) for a in axes)
 
 
-def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
+def row_terms(value: Private, size: int) -> Terms | None:
     """The bound on the L2 norm of each record's slice of `size` elements; derived from the bound on elements if needed."""
     if not value.finite or value.batch is None:
         return None

@@ -14,8 +14,12 @@ import enum
 import linecache
 import os
 import re
+from typing import TYPE_CHECKING
 
 from discreet._validate import RefusedError
+
+if TYPE_CHECKING:
+    from discreet.privacy.verify._domain import Private
 
 
 @enum.unique
@@ -124,6 +128,16 @@ class Origin:
     what: str
     parent: Origin | None = None
     mask: bool = False  # On this path it comes from the mask alone
+
+
+class NoBoundError(Exception):
+    """A rule finds nothing that bounds the results of its equation: why, and the operand at fault, if it is one of them."""
+
+    def __init__(self, why: Reason, at_fault: Private | None = None) -> None:
+        """See the class."""
+        super().__init__(why)
+        self.why = why
+        self.at_fault = at_fault
 
 
 class PrivacyError(RefusedError):

@@ -33,8 +33,8 @@ from discreet._jax import (
 from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.verify._bounds import Batch, Table
-from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
-from discreet.privacy.verify._errors import Origin, Reason, Why
+from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, private_in
+from discreet.privacy.verify._errors import NoBoundError, Origin, Reason, Why
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, KeyRing
 from discreet.privacy.verify._precision import (
     MARKED,
@@ -134,7 +134,11 @@ class Checker:
         else:
             rule = RULES.get(primitive, unknown)
         with inside(equation):
-            found = rule(self, equation, operands)
+            try:
+                found = rule(self, equation, operands)
+            except NoBoundError as lost:
+                cause = operands if lost.at_fault is None else [lost.at_fault]
+                found = [self.unbounded(equation, cause, lost.why) for _ in equation.outvars]
         outputs = found if isinstance(found, list) else [found] * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._held(x, v, equation, operands) for x, v in pairs]
@@ -165,7 +169,7 @@ class Checker:
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand furthest from a proof as parent."""
-        private = [x for x in operands if isinstance(x, Private)]
+        private = private_in(operands)
         private.sort(
             key=lambda x: (
                 x.axes is not None,
@@ -180,7 +184,7 @@ class Checker:
 
     def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: Reason) -> Private:
         """A value without claims; the reason is the earliest on its path."""
-        private = [x for x in operands if isinstance(x, Private)]
+        private = private_in(operands)
         earlier = next(
             (x.why for x in private if x.axes is None and x.terms is None and x.why), None
         )

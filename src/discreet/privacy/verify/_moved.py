@@ -12,47 +12,61 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from discreet._jax import JaxprEqn, primitives as p
-from discreet.privacy.verify._domain import Axes, Private, Value
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._bounds import scaled
+from discreet.privacy.verify._domain import Axes, Private, Value, private_in
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._rows import as_sum, is_positional, is_whole, shape_of, size_per_record
 from discreet.privacy.verify.recognize._clipping import reshaped_norm
 
 
 def moved(
-    checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True
+    checker: Checker,
+    equation: JaxprEqn,
+    value: Private,
+    axes: Axes | None,
+    *,
+    exact: bool = True,
+    factor: float = 1.0,
 ) -> Private:
-    """A value of the operand's elements, each at most once. `exact`: all of them, so it has the same content."""
+    """A value of the operand's elements, whose norm grows by at most `factor`: 1 if each is used at most once.
+
+    `exact`: all of them are there, so it has the same content.
+    """
     if value.axes is None or axes is None:
-        return moved_sum(checker, equation, value)
+        return moved_sum(checker, equation, value, factor)
     shape = shape_of(equation.invars[0])
     found = value.but(
-        axes=axes, origin=checker.origin(equation, [value]), low=value.low, high=value.high
+        axes=axes,
+        origin=checker.origin(equation, [value]),
+        terms=None if value.terms is None else scaled(value.terms, factor),
+        low=value.low,
+        high=value.high,
     )
     if not exact:
         return found
-    where = (
-        over_the_record(value)
-        if size_per_record(shape, value.axes) == 1
-        else frozenset[tuple[str, int]]()
-    )
-    norm = reshaped_norm(value, shape)
-    kept = {"holds": value.content, "finite_where": where, "lacks": value.lacks}
-    return dataclasses.replace(found, norm_of=norm, **kept)
+    kept = {
+        "holds": value.content,
+        "finite_where": over_the_record(value, shape),
+        "lacks": value.lacks,
+    }
+    return dataclasses.replace(found, norm_of=reshaped_norm(value, shape), **kept)
 
 
-def over_the_record(value: Private) -> frozenset[tuple[str, int]]:
-    """Conditions on a record as a whole, which survive moving its one Boolean."""
-    return frozenset(x for x in value.finite_where if x[0] == "all")
+def over_the_record(value: Private, shape: Axes) -> frozenset[tuple[str, int]]:
+    """Conditions on a record as a whole, which survive moving its one Boolean; none if it has several."""
+    single = size_per_record(shape, value.axes) == 1
+    return frozenset(x for x in value.finite_where if single and x[0] == "all")
 
 
-def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
-    """The same for a value without record axes: one record's influence does not grow."""
+def moved_sum(checker: Checker, equation: JaxprEqn, value: Private, factor: float = 1.0) -> Private:
+    """The same for a value without record axes, by one record's influence."""
     found = as_sum(checker, value, shape_of(equation.invars[0]))
     if found.terms is None:
         lost = Why.ROWS(f"{equation.primitive.name} mixes the axis of the records with others")
-        return checker.unbounded(equation, [found], found.why or lost)
-    return found.but(origin=checker.origin(equation, [value]))
+        raise NoBoundError(found.why or lost, found)
+    terms = scaled(found.terms, factor)
+    return found.but(terms=terms, origin=checker.origin(equation, [value]))
 
 
 def axis_after(equation: JaxprEqn, axis: int) -> int | None:
@@ -84,7 +98,7 @@ def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
 
 def common_rows(operands: Sequence[Value]) -> Axes | None:
     """The axes of the records, where all private operands have them in one place; else None."""
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     first = private[0]
     alike = all(x.axes == first.axes and x.batch is first.batch for x in private)
     return first.axes if alike and first.batch is not None else None
@@ -109,6 +123,5 @@ def rows_apart(
     """The results of a function that combines elements along the `mixed` axes only: records must lie along others."""
     axes = common_rows(operands)
     if axes is None or set(axes) & set(mixed):
-        lost = Why.ROWS(f"{equation.primitive.name}{why}")
-        return [checker.unbounded(equation, operands, lost) for _ in equation.outvars]
+        raise NoBoundError(Why.ROWS(f"{equation.primitive.name}{why}"))
     return rows_of_all(checker, equation, operands, axes)

@@ -22,7 +22,7 @@ import jax
 import jax.export
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p, source_line
+from discreet._jax import JaxprEqn, aval, dtype_of, primitives as p, source_line
 from discreet.privacy.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, WEIGHTED_SUM
 from discreet.privacy.verify._arithmetic import (
     ELEMENTWISE_SHAPES,
@@ -32,7 +32,7 @@ from discreet.privacy.verify._arithmetic import (
     computed,
 )
 from discreet.privacy.verify._bounds import LARGEST, Batch, is_far, scaled
-from discreet.privacy.verify._domain import Private, Public, Value
+from discreet.privacy.verify._domain import Private, Public, Value, private_in
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._registry import INLINED, STRUCTURED
 
@@ -55,7 +55,7 @@ _name_of = functools.lru_cache(maxsize=64)(str)
 """The name of a dtype: NumPy makes it anew each time, and a proof asks for each operand's."""
 
 
-def _dtype_of(atom: Any) -> str:
+def _type_name(atom: Any) -> str:
     """The name of the dtype of a variable or literal."""
     return _name_of(aval(atom).dtype)
 
@@ -96,16 +96,16 @@ def rounding_of(
     public number, and a sum of two such values, are rounded by 2^-24 of n bounds, in both tables.
     Each row is within the bound: n is 1.
     """
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     kinds = {
-        _dtype_of(v)
+        _type_name(v)
         for x, v in zip(operands, equation.invars, strict=True)
         if isinstance(x, Private)
     }
-    dtype = _dtype_of(variable)
+    dtype = _type_name(variable)
     primitive = equation.primitive
     if primitive is p.select_n_p:
-        private = [x for x in operands[1:] if isinstance(x, Private)]
+        private = private_in(operands[1:])
         kinds -= {"bool"}
     known = [x.rounding for x in private if x.rounding is not None]
     if len(known) < len(private) or not known or not {dtype, *kinds} <= {"float32", "float64"}:
@@ -140,7 +140,7 @@ def in_precision(value: Private, variable: Any, equation: JaxprEqn) -> Private:
             norm_of=None,
             why=value.why or why,
         )
-    dtype = _dtype_of(variable)
+    dtype = _type_name(variable)
     if dtype in _ORDINARY or dtype.startswith("key<"):
         return value
     # Rounding is relative to the sum, not to one record: sums that differ by the bound may round to
@@ -181,7 +181,7 @@ def with_absent(
     primitive = equation.primitive
     if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *MOVES):
         return value
-    kinds = {_dtype_of(x) for x in (variable, *equation.invars)} - _WHOLE
+    kinds = {_type_name(x) for x in (variable, *equation.invars)} - _WHOLE
     if not kinds <= {"float32", "float64"} or (kinds and primitive not in _OF_INTEGERS):
         return value
     kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
@@ -218,7 +218,7 @@ def with_absent(
 
 def _where_absent(value: Value, variable: Any, mask: Batch) -> np.ndarray | None:
     """The one number that a value holds where the mask excludes the record; None if unknown."""
-    kind = np.dtype(aval(variable).dtype)
+    kind = dtype_of(variable)
     if isinstance(value, Private):
         number = 0 if mask in value.zero else next((x for m, x in value.absent if m is mask), None)
         return None if number is None or value.axes is None else np.full(1, number, kind)

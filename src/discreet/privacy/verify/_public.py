@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p
+from discreet._jax import JaxprEqn, aval, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import (
     ELEMENTWISE_SHAPES,
     IDENTITY,
@@ -170,7 +170,7 @@ def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | No
     and then differ from their formula even if later factors compensate. So a product contains at
     most one such number.
     """
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    dtype = dtype_of(equation.outvars[0])
     if dtype.kind != "f" or dtype.itemsize < 4:
         return None
     scales = [x.scale for x in values]
@@ -190,9 +190,7 @@ def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | No
     if primitive is p.square_p:
         return None if checker.schedules.may_be_lost(known[0] * known[0]) else known[0] * known[0]
     if primitive is p.convert_element_type_p:
-        floats = all(
-            np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars)
-        )
+        floats = all(dtype_of(x).kind == "f" for x in (*equation.invars, *equation.outvars))
         return known[0] if floats else None
     if primitive in (
         *IDENTITY,

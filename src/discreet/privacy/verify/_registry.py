@@ -1,9 +1,10 @@
 """The four tables of rules, by primitive, and `rule`, which enters a function in one of them.
 
-A rule is a function of (checker, equation, operands) to the results. `Checker.step` looks first in
-`INLINED` and `STRUCTURED`, whose rules walk through a nested program, then in `KEY_RULES`, and for
-private operands in `RULES`. A primitive may have one rule in each table; a second one is an error
-at import.
+A rule is a function of (checker, equation, operands) to the results; where nothing bounds any of
+them, it raises a `NoBoundError` with the reason. `Checker.step` looks first in `INLINED` and
+`STRUCTURED`, whose rules walk through a nested program, then in `KEY_RULES`, and for private
+operands in `RULES`. A primitive may have one rule in each table; a second one is an error at
+import.
 """
 
 from __future__ import annotations

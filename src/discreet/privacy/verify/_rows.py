@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval
-from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, group_of, outside, scaled
+from discreet._jax import JaxprEqn, dtype_of
+from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, Terms, group_of, outside, scaled
 from discreet.privacy.verify._domain import (
     Private,
     Public,
@@ -84,7 +84,7 @@ def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
     return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
 
 
-def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
+def bound_of(value: Private, equation: JaxprEqn, position: int) -> Terms | None:
     """The bound of an operand in the shape of the result."""
     own = shape_of(equation.invars[position])
     out = shape_of(equation.outvars[0])
@@ -98,12 +98,12 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
 
 def is_whole(variable: Any) -> bool:
     """True if a variable holds Booleans or integers: none is NaN, and sums may wrap around."""
-    return np.dtype(aval(variable).dtype).kind in "biu"
+    return dtype_of(variable).kind in "biu"
 
 
 def is_integer(equation: JaxprEqn) -> bool:
     """True if the result wraps around instead of rounding."""
-    return np.dtype(aval(equation.outvars[0]).dtype).kind in "iu"
+    return dtype_of(equation.outvars[0]).kind in "iu"
 
 
 def all_finite(operands: Sequence[Value]) -> bool:
@@ -133,7 +133,7 @@ def is_positive(value: Value, variable: Any) -> bool:
     if isinstance(value, Public) and value.is_zero:
         return True
     least = value.low if isinstance(value, Private) else lowest(value)
-    return np.dtype(aval(variable).dtype).kind in "bu" or (least is not None and least >= 0)
+    return dtype_of(variable).kind in "bu" or (least is not None and least >= 0)
 
 
 def zero_under(value: Value) -> frozenset[Batch] | None:

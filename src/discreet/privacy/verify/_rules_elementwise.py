@@ -19,21 +19,21 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, newer_primitives, primitives as p
+from discreet._jax import JaxprEqn, aval, dtype_of, newer_primitives, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
 from discreet.privacy.verify._bounds import (
     SMALLEST,
     Batch,
     Scale,
-    Term,
+    Terms,
     added,
     fresh,
     is_open,
     scaled,
     total_of,
 )
-from discreet.privacy.verify._domain import Axes, Private, Public, Value, row_terms
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, private_in, row_terms
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import MEETS_ALL, Checker, common_batch
 from discreet.privacy.verify._precision import held_as
 from discreet.privacy.verify._registry import rule
@@ -98,12 +98,10 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if result is None:
         if any(x.axes is None for x in operands if isinstance(x, Private)):
             return _on_sums(checker, equation, operands)
-        return checker.unbounded(
-            equation, operands, Why.ROWS("a record's values meet those of other records")
-        )
+        raise NoBoundError(Why.ROWS("a record's values meet those of other records"))
     primitive = equation.primitive
     changes = _BOUNDS.get(primitive, _no_bound)(equation, operands)
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    dtype = dtype_of(equation.outvars[0])
     limit = changes.get("linf")
     if dtype.kind == "u" and primitive in (p.sub_p, p.neg_p):
         changes["linf"] = limit = None
@@ -131,7 +129,7 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule for sums over records: functions that are linear or of slope one keep the bound."""
     primitive = equation.primitive
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     batch = common_batch(private)
     dtype = aval(equation.outvars[0]).dtype
     lost = Why.LINEAR(
@@ -141,25 +139,26 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         lost = held_as(dtype)
     if is_integer(equation):
         lost = f"{primitive.name} is applied to integers that depend on all records and may wrap around: no bound"
-        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS(lost))
+        raise NoBoundError(Why.WHOLE_NUMBERS(lost))
     if batch is None:
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     sums = [
         as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x
         for x, v in zip(operands, equation.invars, strict=True)
     ]
     bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
     if bad is not None:
-        rows = any(x.axes is not None for x in private)
-        return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
-    terms: tuple[Term, ...] | None = None
+        if any(x.axes is not None for x in private):
+            raise NoBoundError(MEETS_ALL)
+        raise NoBoundError(lost, bad)
+    terms: Terms | None = None
     moves: float | None = None
     absolute: float | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
     # The changes of two sums add up; a public number cancels in the difference between the runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
         if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
-            return checker.unbounded(equation, operands, _DROWNED)
+            raise NoBoundError(_DROWNED)
         parts = [bound_of(x, equation, i) for i, x in enumerate(sums) if isinstance(x, Private)]
         terms = parts[0] or ()
         for part in parts[1:]:
@@ -194,7 +193,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         if primitive is p.clamp_p and position != 1:
             terms = None
     if terms is None:
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     origin = checker.origin(equation, operands)
     claims = {"terms": terms, "moves": moves, "absolute": absolute}
     return Private(batch, None, origin, **claims, finite=True, additive=additive)
@@ -238,7 +237,7 @@ def _with_factor(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Private
     return value, factor * other.rounded if known and factor is not None else None
 
 
-def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
+def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> Terms | None:
     """The bound of a bounded value multiplied or divided by a public number."""
     value, factor = _with_factor(equation, operands)
     terms = bound_of(value, equation, 0 if value is operands[0] else 1)
@@ -265,7 +264,7 @@ def _comes_back(bound: Scale, factor: Scale) -> bool:
 
 
 def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     first = private[0]
     primitive = equation.primitive
     changes: dict[str, Any] = {"finite": all_finite(operands) and primitive in _SAFE_AT_FINITE}
@@ -300,7 +299,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 @rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
 def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
-    terms: tuple[Term, ...] | None = ()
+    terms: Terms | None = ()
     for i, x in enumerate(operands):
         if isinstance(x, Private):
             part = bound_of(x, equation, i)
@@ -329,7 +328,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
         return clipped
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     limits = limits_of(operands)
     linf = (
         None
@@ -355,9 +354,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
 
 
-def product_of_norms(
-    first: Private, second: Private, shapes: Sequence[Axes]
-) -> tuple[Term, ...] | None:
+def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> Terms | None:
     """The bound of products of one record's elements, each pair at most once, summed or not."""
     if first.terms is None:
         # The first gives the group, which others may share: prefer one that was clipped.
@@ -369,7 +366,7 @@ def product_of_norms(
     return None if one is None or total is None or not second.finite else scaled(one, total)
 
 
-def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
+def smaller(a: Terms | None, b: Terms) -> Terms:
     """The smaller of two bounds, if they are comparable; else the second."""
     sizes = None if a is None else total_of(a), total_of(b)
     if a is None or sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers:
@@ -382,7 +379,7 @@ def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str
     """The rule of (1 + x)(1 - x), part of the derivative of tanh since JAX 0.12."""
     limits = limits_of(operands)
     # 1 - x wraps around
-    if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":
+    if limits is None or dtype_of(equation.outvars[0]).kind == "u":
         return {}
     return {"linf": max(1.0, limits[0] ** 2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 
@@ -423,7 +420,7 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         "linf": None if limits is None or math.inf in limits else max(limits)
     }
     changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     # A bound that is NaN somewhere has no largest element.
     public = [
         x.const
@@ -464,7 +461,7 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 @rule(p.and_p, table=_BOUNDS)
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     del equation
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     zero = frozenset().union(*(x.zero for x in private))
     return {"zero": zero, "finite_where": frozenset().union(*(x.finite_where for x in private))}
 
@@ -485,8 +482,8 @@ def _holds_all(before: Any, after: Any) -> bool:
 @rule(p.convert_element_type_p, table=_BOUNDS)
 def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
     (value,) = operands
-    before = np.dtype(aval(equation.invars[0]).dtype)
-    after = np.dtype(aval(equation.outvars[0]).dtype)
+    before = dtype_of(equation.invars[0])
+    after = dtype_of(equation.outvars[0])
     grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
     # Rounding to fewer bits changes each element by at most a 128th.
     exact = grows and _holds_all(before, after)

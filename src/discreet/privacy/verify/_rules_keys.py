@@ -15,7 +15,7 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval, primitive_of, primitives as p, source_line, unstack_p
 from discreet.privacy.verify._arithmetic import IDENTITY
 from discreet.privacy.verify._domain import Key, Private, Public, Value
-from discreet.privacy.verify._errors import PrivacyError, Why
+from discreet.privacy.verify._errors import NoBoundError, PrivacyError, Why
 from discreet.privacy.verify._interpreter import Checker, unknown
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
 from discreet.privacy.verify._public import public_result
@@ -73,9 +73,7 @@ def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     assert isinstance(key, Key)
     checker.keys.spend(key, equation.primitive.name, source_line(equation))
     if checker.keys.kind(key)[0] == PRIVATE:
-        return checker.unbounded(
-            equation, operands, Why.KEY("random numbers from a key that depends on records")
-        )
+        raise NoBoundError(Why.KEY("random numbers from a key that depends on records"))
     return Public()
 
 
@@ -84,12 +82,10 @@ def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
     """The rule of draws from gamma distributions, each with its own shape parameter and part of the key."""
     key, shape = operands
     found = _bits(checker, equation, [key])
-    if isinstance(found, Private) or not isinstance(shape, Private):
+    if not isinstance(shape, Private):
         return found
     if shape.axes is None:
-        return checker.unbounded(
-            equation, operands, Why.ROWS("random numbers whose distribution depends on all records")
-        )
+        raise NoBoundError(Why.ROWS("random numbers whose distribution depends on all records"))
     return Private(shape.batch, shape.axes, checker.origin(equation, operands), positional=True)
 
 

@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p, shard_map_p
+from discreet._jax import JaxprEqn, dtype_of, primitives as p, shard_map_p
 from discreet.privacy.verify._arithmetic import MOST_EXACT
 from discreet.privacy.verify._bounds import scaled
 from discreet.privacy.verify._control import inner
-from discreet.privacy.verify._domain import Axes, Private, Public, Value, without
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, private_in, without
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import rows_apart
 from discreet.privacy.verify._registry import STRUCTURED, rule
 from discreet.privacy.verify._rows import (
     all_finite,
     as_sum,
+    is_integer,
     is_whole,
     shape_of,
     size_per_record,
@@ -57,11 +58,7 @@ def _psum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if params["axis_index_groups"] is not None or not all(
         isinstance(x, int) for x in params["axes"]
     ):
-        return [
-            checker.unbounded(
-                equation, operands, Why.ROWS("psum over some of the records, or over devices")
-            )
-        ]
+        raise NoBoundError(Why.ROWS("psum over some of the records, or over devices"))
     found: list[Value] = []
     for value, variable, result in zip(operands, equation.invars, equation.outvars, strict=True):
         own = equation.replace(primitive=p.reduce_sum_p, invars=[variable], outvars=[result])
@@ -123,7 +120,7 @@ def _over_records(
         why = "rows of a random sample are summed in parts: the part of a record depends on the others"
         return checker.unbounded(equation, [value], Why.POSITION(why))
     count = math.prod(shape[i] for i in value.axes)
-    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
+    if is_integer(equation):
         most = None if value.linf is None else value.linf * others * count
         if most is None or _overflows(equation, most) or most >= MOST_EXACT:
             return checker.unbounded(equation, [value], _WRAPS)
@@ -131,15 +128,14 @@ def _over_records(
 
 
 def _overflows(equation: JaxprEqn, most: float) -> bool:
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
-    return dtype.kind in "iu" and most > np.iinfo(dtype).max
+    return is_integer(equation) and most > np.iinfo(dtype_of(equation.outvars[0])).max
 
 
 def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int) -> Private:
     """The bound on one record's contribution after sums of `count` elements."""
     if value.terms is None:
         return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
-    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
+    if is_integer(equation) and count > 1:
         return checker.unbounded(equation, [value], _WRAPS)
     terms = scaled(value.terms, math.sqrt(count))
     moves = None if value.moves is None else value.moves * count
@@ -156,20 +152,19 @@ def within_rows_only(
     checker: Checker, equation: JaxprEqn, operands: list[Value]
 ) -> Private | list[Value]:
     """The rule of reductions and scans that may act only within a row: max, product, sort, cumsum, argmax, ..."""
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     axes = _reduced_axes(equation)
     first = private[0]
     if len(private) < len(operands) or any(
         x.axes != first.axes or x.batch is not first.batch for x in private
     ):
-        return checker.unbounded(
-            equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values")
-        )
+        raise NoBoundError(Why.ROWS(f"{equation.primitive.name} of rows and other values"))
     if first.axes is None or set(axes) & set(first.axes):
-        why = Why.ROWS(
-            f"{equation.primitive.name} over records makes each result depend on all of them"
+        raise NoBoundError(
+            Why.ROWS(
+                f"{equation.primitive.name} over records makes each result depend on all of them"
+            )
         )
-        return checker.unbounded(equation, operands, why)
     smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
     kept = without(first.axes, axes) if smaller else first.axes
     positional = any(x.positional for x in private)
@@ -178,7 +173,7 @@ def within_rows_only(
         result = Private(
             first.batch, kept, checker.origin(equation, operands), positional=positional
         )
-        truths = np.dtype(aval(variable).dtype).kind == "b"  # for numbers it combines bits
+        truths = dtype_of(variable).kind == "b"  # for numbers it combines bits
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
@@ -242,9 +237,7 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
             )
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, first, second, shapes)
-        return checker.unbounded(
-            equation, operands, Why.ROWS("a product joins each record with every other")
-        )
+        raise NoBoundError(Why.ROWS("a product joins each record with every other"))
     side = 0 if isinstance(first, Private) else 1
     value = operands[side]
     other = operands[1 - side]
@@ -317,18 +310,15 @@ def _weighted_sum(
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
     if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
-        return checker.unbounded(
-            equation, [value], Why.ROWS("only some axes of the records are summed")
-        )
+        raise NoBoundError(Why.ROWS("only some axes of the records are summed"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
     weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
-        why = Why.CLIP("a sum over records with weights of unknown size has no bound")
-        return checker.unbounded(equation, [value], why)
+        raise NoBoundError(Why.CLIP("a sum over records with weights of unknown size has no bound"))
     positional = value.positional or varies_along(other, shapes[1 - side], theirs)
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
-        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
+        raise NoBoundError(found.why or _UNCLIPPED, found)
     return found.but(terms=scaled(found.terms, weight), origin=checker.origin(equation, [value]))
 
 
@@ -356,8 +346,9 @@ def _sum_of_products(
     # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two
     # matrices by their norms.
     if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
-        why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")
-        return checker.unbounded(equation, operands, why)
+        raise NoBoundError(
+            Why.ROWS("a product over records with batch axes, or of integers, has no bound")
+        )
     for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
         # Either one is the factor that clips the other, or both have bounds.
         terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
@@ -375,26 +366,25 @@ def _sum_of_products(
         found = summed(checker, product, shape, additive=True)
         if found.terms is not None:
             return found.but(origin=checker.origin(equation, operands))
-        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    why = Why.CLIP("products of rows without a bound are summed over records")
-    return checker.unbounded(equation, operands, why)
+        raise NoBoundError(found.why or _UNCLIPPED, found)
+    raise NoBoundError(Why.CLIP("products of rows without a bound are summed over records"))
 
 
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     lost = Why.LINEAR("a product with values that depend on all records has no bound")
     if is_whole(equation.outvars[0]):
-        return checker.unbounded(
-            equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around")
-        )
+        raise NoBoundError(Why.WHOLE_NUMBERS("a product of integers may wrap around"))
     side = 0 if isinstance(operands[0], Private) else 1
     value = operands[side]
     other = operands[1 - side]
     if not isinstance(value, Private) or not isinstance(other, Public):
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     found = as_sum(checker, value, shape_of(equation.invars[side]))
     factor = _weight(other, shape_of(equation.invars[1 - side]))
-    if found.terms is None or factor is None:
-        return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
+    if found.terms is None:
+        raise NoBoundError(lost, found)
+    if factor is None:
+        raise NoBoundError(lost)
     return found.but(terms=scaled(found.terms, factor), origin=checker.origin(equation, operands))
 
 
@@ -411,7 +401,7 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     shapes = [shape_of(x) for x in equation.invars]
     lost = Why.ROWS("a convolution combines records with other records")
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     outputs = shapes[1][spec.rhs_spec[0]]
     if (
         left is None
@@ -423,7 +413,7 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         placed = _placed(kernels) or features * batches > 1
         return folded_rows(checker, equation, operands, (spec.out_spec[1], *right[1:]), placed)
     if left is None or not isinstance(images, Private):
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     axis, outer, inner = left
     if axis == spec.lhs_spec[0] and batches == 1 and isinstance(kernels, Public):
         return folded_rows(
@@ -433,15 +423,14 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     count = shapes[0][axis] // (outer * inner)
     # Each record has equally many whole groups, and their channels are adjacent in the output.
     if outer > 1 or count < 2 or groups % count or outputs % groups:
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     if axis == spec.lhs_spec[0] and not all_finite(operands):
         # XLA computes grouped images as one convolution with zeros for other groups: infinities
         # pass through.
-        lost = Why.NAN("images in groups, where one that is not finite affects others")
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(Why.NAN("images in groups, where one that is not finite affects others"))
     own = (spec.rhs_spec[0], 1, outputs // count)
     if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     positional = _placed(images) or _placed(kernels)
     if isinstance(kernels, Public):
         positional |= varies_along(kernels, shapes[1], (spec.rhs_spec[0],))

@@ -39,8 +39,8 @@ from discreet.privacy.verify._bounds import (
     fresh,
     outside,
 )
-from discreet.privacy.verify._domain import Private, Public, Value, range_factor
-from discreet.privacy.verify._errors import PrivacyError, Reason, Why
+from discreet.privacy.verify._domain import Private, Public, Value, private_in, range_factor
+from discreet.privacy.verify._errors import NoBoundError, PrivacyError, Reason, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._record import Drawn, Scheduled
 from discreet.privacy.verify._registry import KEY_RULES, rule
@@ -58,7 +58,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     The L2 norm is at most the L1 norm, so terms hold for both orders.
     """
     leaves, bound = number_of(equation, operands, "norm")
-    private = [x for x in leaves if isinstance(x, Private)]
+    private = private_in(leaves)
     if not private and len(leaves) == len(operands):
         # A row common to all records, such as the ones of a count, has the largest norm.
         return [
@@ -66,15 +66,13 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             for _ in leaves
         ]
     if not private or bound is None:
-        why = Why.NOISE_SCALE("the clipping norm depends on records")
-        return [checker.unbounded(equation, operands, why) for _ in leaves]
+        raise NoBoundError(Why.NOISE_SCALE("the clipping norm depends on records"))
     # All leaves are scaled by one factor, so together they are one vector of norm C per record.
     group = Group()
     first = private[0]
-    by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
+    by_record = all(x.axes == first.axes for x in private)
     if any(x.batch is not first.batch for x in private):
-        why = Why.ROWS("values of different samples are clipped by one norm")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        raise NoBoundError(Why.ROWS("values of different samples are clipped by one norm"))
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
     rows = by_record and (first.axes == (0,) or (first.axes == () and single))
@@ -190,7 +188,7 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
         why = Why.ROWS(
             "what is weighted and summed does not have one row per record of the same table"
         )
-        return [checker.unbounded(equation, operands, why)]
+        raise NoBoundError(why)
     shapes = [shape_of(variable) for variable in equation.invars]
     # A record's product is zero where one of its factors is: what is not finite is dropped.
     found = private[0].but(zero=frozenset().union(*(x.zero for x in private))) if private else rows
@@ -263,22 +261,17 @@ def _of_cells(
     """The influence of a record that is in one cell of each cross table, in L2 and, if given, in L1."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
-        why = Why.ROWS("counts are compared with, or added to, values that depend on records")
-        return checker.unbounded(equation, operands, why)
+        raise NoBoundError(
+            Why.ROWS("counts are compared with, or added to, values that depend on records")
+        )
     if isinstance(levels, Private):
-        if levels.axes != (0,):
-            return checker.unbounded(
-                equation, operands, Why.ROWS("what is counted does not have one row per record")
-            )
         # A row of zeros is in a cell, too.
         levels = levels.but(zero=frozenset(), terms=None, linf=None)
     rows = masked_rows(
         checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1])
     )
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
-        return checker.unbounded(
-            equation, operands, Why.ROWS("what is counted does not have one row per record")
-        )
+        raise NoBoundError(Why.ROWS("what is counted does not have one row per record"))
     terms = fresh(Scale(norm), rows.batch)
     origin = checker.origin(equation, operands)
     claims = {"terms": terms, "absolute": absolute, "linf": None, "low": low}

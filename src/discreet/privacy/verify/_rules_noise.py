@@ -19,7 +19,7 @@ from discreet._jax import JaxprEqn, source_line
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, FOR_SUMS, MECHANISMS, NOISE, Mechanism
 from discreet.privacy.verify._bounds import Batch, Group, Part, Scale, total_of
 from discreet.privacy.verify._domain import Private, Public, Value
-from discreet.privacy.verify._errors import Reason, Why
+from discreet.privacy.verify._errors import NoBoundError, Reason, Why
 from discreet.privacy.verify._events import ratio_of
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._record import Loads, MechanismUse, Scheduled
@@ -48,13 +48,13 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     params: Any = equation.params
     mechanism: Mechanism = params["mechanism"]
     if mechanism not in MECHANISMS:
-        why = Why.MECHANISM(f"the noise of {type(mechanism).__name__} is not on the list")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        raise NoBoundError(
+            Why.MECHANISM(f"the noise of {type(mechanism).__name__} is not on the list")
+        )
     arrays, multiplier = number_of(equation, operands[1:], "multiplier")
     arrays, noise = number_of(equation, arrays, "size")
     if any(not isinstance(x, Public) for x in operands[1 + len(arrays) :]):
-        why = Why.NOISE_SCALE("the size of the noise depends on records")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        raise NoBoundError(Why.NOISE_SCALE("the size of the noise depends on records"))
     if not any(isinstance(x, Private) for x in arrays):
         return [Public() for _ in equation.outvars]
     outputs: list[Value] = []
@@ -83,9 +83,9 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
             checker.items += _recorded(
                 checker, equation, released, noise * (1 / larger), multiplier
             )
-        except _NoRatioError as error:
+        except NoBoundError as lost:
             return [
-                x if isinstance(v, Public) else checker.unbounded(equation, [v], *error.args)
+                x if isinstance(v, Public) else checker.unbounded(equation, [v], lost.why)
                 for x, v in zip(outputs, arrays, strict=True)
             ]
     return outputs
@@ -130,7 +130,7 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     found = as_sum(checker, scores, shape_of(equation.invars[1]))
     why = _why_not(found, Scale(1.0))
     if why is not None:
-        return [checker.unbounded(equation, [found], why)]
+        raise NoBoundError(why, found)
     assert found.batch is not None
     assert found.terms is not None
     norm = total_of(over_slices(found.terms))
@@ -145,7 +145,7 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         )
     if why is not None or norm is None or bound is None:
         assert why is not None
-        return [checker.unbounded(equation, [found], why)]
+        raise NoBoundError(why, found)
     checker.mechanisms[CHOICE] = None
     # The rounding of the sum, known relative to the joint norm, moves one score by no more than all
     # of them.
@@ -155,10 +155,6 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     epsilon = CHOICE.range(equation.params["epsilon"], bound.factor * factor)
     checker.items.append(MechanismUse(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
     return [Public(released=True)]
-
-
-class _NoRatioError(Exception):
-    """The noise is not a known multiple of the bound; its argument is the reason."""
 
 
 def _why_not(value: Private, noise: Scale | None) -> Reason | None:
@@ -189,11 +185,11 @@ def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] |
     if not mechanism.rounding(dim):
         return None
     if multiplier is None or multiplier.powers:
-        raise _NoRatioError(Why.NOISE_SCALE("the noise multiplier is unknown"))
+        raise NoBoundError(Why.NOISE_SCALE("the noise multiplier is unknown"))
     cell = mechanism.cell(dim, multiplier.factor, params["levels"])
     if cell is None:
         unknown = f"{type(mechanism).__name__} rounds sums, and does not state what share of its noise that is (`cell`)"
-        raise _NoRatioError(Why.MECHANISM(unknown))
+        raise NoBoundError(Why.MECHANISM(unknown))
     return multiplier.factor, cell
 
 
@@ -208,7 +204,7 @@ def _recorded(
     params: Any = equation.params
     try:
         return _releases(checker, released, noise, params["mechanism"], _grid(equation, multiplier))
-    except _NoRatioError:
+    except NoBoundError:
         bounds = [t.bound for value, _ in released for t in value.terms or ()]
         schedule = checker.schedules.of(
             [noise, *bounds, *([] if multiplier is None else [multiplier])], checker.keys.loops
@@ -250,7 +246,7 @@ def _releases(
     for batch, values in by_batch.items():
         if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
             why = "the state of records may depend on this sample and may have been released since"
-            raise _NoRatioError(Why.ROWS(why))
+            raise NoBoundError(Why.ROWS(why))
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
@@ -259,7 +255,7 @@ def _releases(
             ratio = None if bound is None else checker.symbols.ratio(bound, noise)
             if ratio is None:
                 why = "the noise is not a known multiple of the bound on one record's influence"
-                raise _NoRatioError(Why.NOISE_SCALE(why))
+                raise NoBoundError(Why.NOISE_SCALE(why))
             # Several terms have no common group: their sum is a new bound, which no other release
             # shares.
             alone = len(terms) == 1

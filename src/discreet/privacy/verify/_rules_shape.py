@@ -22,6 +22,7 @@ from discreet._jax import JaxprEqn, primitive_of, primitives as p, unstack_p
 from discreet.privacy.verify._bounds import (
     Group,
     Term,
+    Terms,
     bounding,
     scaled,
     source_of,
@@ -33,11 +34,12 @@ from discreet.privacy.verify._domain import (
     Private,
     Public,
     Value,
+    private_in,
     row_terms,
     through_reshape,
     without,
 )
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker, common_batch
 from discreet.privacy.verify._moved import (
     axes_after,
@@ -109,25 +111,20 @@ def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Priv
 def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
     own = shape_of(equation.invars[0])
-    out = shape_of(equation.outvars[0])
-    factor = expansion(own, out)
-    if (axes := axes_after(equation, value.axes)) is not None:
-        found = moved(checker, equation, value, axes, exact=factor == 1.0)
-        norm = reshaped_norm(value, own)
-        complete = size_per_record(own, value.axes) == 1
-        where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
-        terms = None if value.terms is None else scaled(value.terms, factor)
-        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where)
-    found = moved_sum(checker, equation, value)
-    return found if found.terms is None else found.but(terms=scaled(found.terms, factor))
+    factor = expansion(own, shape_of(equation.outvars[0]))
+    axes = axes_after(equation, value.axes)
+    found = moved(checker, equation, value, axes, exact=factor == 1.0, factor=factor)
+    if axes is None:
+        return found
+    norm = reshaped_norm(value, own)
+    return dataclasses.replace(found, norm_of=norm, finite_where=over_the_record(value, own))
 
 
 @rule(p.slice_p, p.dynamic_slice_p)
 def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
-        why = Why.ROWS("elements are selected by an index that depends on records")
-        return checker.unbounded(equation, operands, why)
+        raise NoBoundError(Why.ROWS("elements are selected by an index that depends on records"))
     own = shape_of(equation.invars[0])
     out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
@@ -154,7 +151,7 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> P
 def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value, filler = operands
     if not isinstance(value, Private) or not isinstance(filler, Public):
-        return checker.unbounded(equation, operands, Why.ROWS("padding depends on records"))
+        raise NoBoundError(Why.ROWS("padding depends on records"))
     config = equation.params["padding_config"]
     kept = value.axes is not None and all(tuple(config[a]) == (0, 0, 0) for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=False)
@@ -177,10 +174,10 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
 @rule(p.concatenate_p)
 def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     axis = int(equation.params["dimension"])
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     first = private[0]
-    same = all(x.axes == first.axes and x.batch is first.batch for x in private)
-    if same and first.axes is not None and axis not in first.axes:
+    axes = common_rows(operands)
+    if axes is not None and axis not in axes:
         return concatenated_rows(checker, equation, operands, first)
     if (rows := joined_rows(checker, equation, operands, axis)) is not None:
         return rows
@@ -192,7 +189,7 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     terms = stacked(parts, batch) if bad is None and batch is not None else None
     if terms is None:
         lost = Why.ROWS("values without a bound are concatenated along the axis of the records")
-        return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
+        raise NoBoundError(lost, bad)
     origin = checker.origin(equation, operands)
     return Private(
         batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums)
@@ -279,9 +276,7 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     if rows is not None:
         return rows.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
-        return checker.unbounded(
-            equation, operands, Why.CHOICE("a selection depends on records other than its row's")
-        )
+        raise NoBoundError(Why.CHOICE("a selection depends on records other than its row's"))
     # A public selection: each element of the result is one of the cases, so their concatenation
     # bounds it.
     pairs = zip(cases, equation.invars[1:], strict=True)
@@ -290,13 +285,11 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     batch = common_batch(sums)
     if bad is not None or batch is None:
         lost = Why.ROWS("a selection between values without a bound")
-        return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
+        raise NoBoundError(lost, bad)
     parts = [x.terms for x in sums if x.terms is not None]
     terms = stacked(parts, batch)
     if terms is None:
-        return checker.unbounded(
-            equation, operands, Why.CLIP("bounds of the two cases cannot be compared")
-        )
+        raise NoBoundError(Why.CLIP("bounds of the two cases cannot be compared"))
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True)
 
 
@@ -345,16 +338,14 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         lacks = first.lacks | {which.tells[0]} if all_finite(cases[1:]) else frozenset()
         changes |= {"lacks": lacks, "finite": all(finite) or len(lacks) == 3, "place": -1}
         changes["terms"] = None if not finite[0] else terms
-    holders = [x for x in cases if isinstance(x, Private)]
+    holders = private_in(cases)
     if len(holders) == 1 and holders[0].norm_of is not None and holders[0].norm_of.kind == "factor":
         changes["norm_of"] = factor_of_choice(which, cases, holders[0])
     return changes
 
 
-def _bound_of_choice(
-    equation: JaxprEqn, which: Value, cases: Sequence[Value]
-) -> tuple[Term, ...] | None:
-    parts: list[tuple[Term, ...]] = []
+def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> Terms | None:
+    parts: list[Terms] = []
     for number, (value, variable) in enumerate(zip(cases, equation.invars[1:], strict=True)):
         if isinstance(value, Public) and value.is_zero:
             continue
@@ -410,7 +401,7 @@ def masked_rows(
         return checker.unbounded(
             equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records")
         )
-    guarded = not value.finite and value.guarded_by(over_the_record(mask))
+    guarded = not value.finite and value.guarded_by(over_the_record(mask, mask_shape))
     low = None if value.low is None else min(0.0, value.low)
     found = value.but(
         zero=value.zero | mask.zero,
@@ -434,23 +425,16 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     origin = checker.origin(equation, operands)
     if isinstance(source, Public) and isinstance(index, Private) and index.axes is not None:
         if len(shape_of(equation.invars[1])) - 1 in index.axes:
-            return checker.unbounded(
-                equation, operands, Why.ROWS("several records make up one index")
-            )
+            raise NoBoundError(Why.ROWS("several records make up one index"))
         axes = tuple(batched[a] for a in index.axes)
         shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
         positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
         return Private(index.batch, axes, origin, positional=positional)
     times = _most_often(equation, index)
     if not isinstance(source, Private) or (source.axes is None and times is None):
-        return checker.unbounded(
-            equation, operands, Why.ROWS("elements of a value of all records are looked up")
-        )
+        raise NoBoundError(Why.ROWS("elements of a value of all records are looked up"))
     if source.axes is None and times is not None:
-        found = moved_sum(checker, equation, source)
-        return (
-            found if found.terms is None else found.but(terms=scaled(found.terms, math.sqrt(times)))
-        )
+        return moved_sum(checker, equation, source, math.sqrt(times))
     assert source.axes is not None
     axes_found: list[int] = []
     gone = (*numbers.collapsed_slice_dims, *source_batch)
@@ -477,8 +461,9 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
             for a, b in zip(source.axes, index.axes or (), strict=True)
         )
         if not paired:
-            why = Why.ROWS("elements are looked up by an index that depends on records")
-            return checker.unbounded(equation, operands, why)
+            raise NoBoundError(
+                Why.ROWS("elements are looked up by an index that depends on records")
+            )
         positional |= index.positional
     elif isinstance(index, Public):
         rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
@@ -512,7 +497,7 @@ def _most_often(equation: JaxprEqn, index: Value) -> int | None:
 @rule(p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of scatter: each record may write to its own place only."""
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     lost = Why.ROWS("records' values are written to places that other records can reach")
     if (histogram := added_up(checker, equation, operands)) is not None:
         return histogram
@@ -526,10 +511,10 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
                 or value.batch is not private[0].batch
                 or not set(value.axes) <= set(places)
             ):
-                return checker.unbounded(equation, operands, lost)
+                raise NoBoundError(lost)
             found.add(tuple(places[a] for a in value.axes))
     if len(found) != 1:
-        return checker.unbounded(equation, operands, lost)
+        raise NoBoundError(lost)
     axes = found.pop()
     positional = any(x.positional for x in private)
     for value, variable, places in zip(operands, equation.invars, own, strict=True):
@@ -613,7 +598,7 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
         lost = Why.ROWS(
             f"{equation.primitive.name}: values are written to places that other records can reach"
         )
-        return [checker.unbounded(equation, operands, lost)]
+        raise NoBoundError(lost)
     return rows_of_all(
         checker, equation.replace(invars=equation.invars[:2]), [target, update], axes
     )
@@ -660,7 +645,5 @@ def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Priv
     own = shape_of(equation.invars[0])
     out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
-    found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
-    return (
-        found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
-    )
+    axes = value.axes if kept else None
+    return moved(checker, equation, value, axes, exact=own == out, factor=expansion(own, out))

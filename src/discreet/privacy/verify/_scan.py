@@ -26,10 +26,12 @@ from discreet.privacy.verify._bounds import (
     Group,
     Part,
     Term,
+    Terms,
     added,
     bounding,
     fresh,
     group_of,
+    named_since,
     new_symbol,
     scaled,
     total_of,
@@ -245,7 +247,7 @@ class _Scan:
         self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
-    def _sizes(self, i: int, end: tuple[Term, ...], shape: tuple[int, ...]) -> Turns | None:
+    def _sizes(self, i: int, end: Terms, shape: tuple[int, ...]) -> Turns | None:
         """A bound on a growing sum at the start of each iteration, where all iterations add as much."""
         atom = self.atoms[i]
         start = self.start[i]
@@ -271,7 +273,7 @@ class _Scan:
             size = fade * size + step.factor
         return Turns(self.loop, tuple(sizes)) if len(sizes) == self.loop.length else None
 
-    def _fade(self, atom: Term, end: tuple[Term, ...]) -> float | None:
+    def _fade(self, atom: Term, end: Terms) -> float | None:
         """The factor by which an iteration multiplies the carry, at most; None if unknown, or above `_FADES`."""
         factors = [t.bound.over(atom.bound) for t in end if t.group is atom.group]
         known = [x for x in factors if x is not None]
@@ -295,7 +297,7 @@ class _Scan:
             carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive
         )
 
-    def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
+    def _grown(self, atom: Term, end: Private, total: Terms) -> Terms | None:
         """The bound after all iterations, from that after one."""
         sampled = atom.source.sampled
         terms = end.terms or ()
@@ -349,7 +351,7 @@ class _Scan:
         if isinstance(value, Public):
             return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
         assert isinstance(value, Private)
-        if any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers):
+        if named_since(value.terms, self.before):
             value = value.but(terms=None, finite=False, why=value.why or CHANGES)
         batch = value.batch
         part = isinstance(batch, Part) and batch.loop is self.loop

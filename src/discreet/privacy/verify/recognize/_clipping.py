@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p
+from discreet._jax import JaxprEqn, aval, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
-from discreet.privacy.verify._bounds import Scale, Term, total_of
-from discreet.privacy.verify._domain import Axes, Private, Public, Value
+from discreet.privacy.verify._bounds import Scale, Term, Terms, total_of
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, private_in
 from discreet.privacy.verify._rows import is_positive, lowest, shape_of, size_per_record
 from discreet.privacy.verify.recognize._facts import Norm
 
@@ -75,7 +75,7 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if len(normed) == 2:
         return None
     if primitive in (*IDENTITY, p.convert_element_type_p):
-        kind = np.dtype(aval(equation.outvars[0]).dtype)
+        kind = dtype_of(equation.outvars[0])
         decides = norm.kind in ("above", "below")
         rounded = primitive is p.convert_element_type_p and norm.kind in _OF_SHARES
         kept = kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4
@@ -109,7 +109,7 @@ def _square(
         return None
     if equation.primitive is p.mul_p and equation.invars[0] is not equation.invars[1]:
         return None
-    kind = np.dtype(aval(equation.outvars[0]).dtype)
+    kind = dtype_of(equation.outvars[0])
     if kind.kind != "f" or kind.itemsize < 4:
         return None  # a norm in low precision bounds nothing
     return Norm(
@@ -144,7 +144,7 @@ def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | N
     """The `Norm` of a sum over a row: of squares, or of a row that is not negative, which is at least as long as its norm."""
     if row.norm_of is not None and row.norm_of.kind == "squares":
         return row.norm_of
-    kind = np.dtype(aval(equation.outvars[0]).dtype)
+    kind = dtype_of(equation.outvars[0])
     whole = (
         size_per_record(shape_of(equation.outvars[0]), kept) == 1
         and kind.kind == "f"
@@ -249,7 +249,7 @@ def margin(size: int) -> float:
     return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
 
 
-def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
+def clipped_by(row: Private, by: Private, kind: str = "factor") -> Terms | None:
     """The bound of a row times the factor that clips it, or divided by its norm; None for another row's factor."""
     norm = by.norm_of
     if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
@@ -260,7 +260,7 @@ def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, .
 
 def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
     """The bounds of a row times the factor that clips it, or divided by its norm; None for anything else."""
-    private = [x for x in operands if isinstance(x, Private)]
+    private = private_in(operands)
     if len(private) != 2:
         return None
     for row, by in (private, private[::-1]):
@@ -314,7 +314,7 @@ def finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -
             finite[1 - near] = finite[near]
 
 
-def within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, ...] | None:
+def within_by_choice(which: Value, number: int, value: Private) -> Terms | None:
     """Handle `where(norm < C, g, ...)`: in that case the norm of g is at most C."""
     norm = which.norm_of if isinstance(which, Private) else None
     if norm is None or value.batch is None or value.content not in norm.contents:

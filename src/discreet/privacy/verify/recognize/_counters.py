@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, primitives as p
+from discreet._jax import Jaxpr, JaxprEqn, Literal, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import ELEMENTWISE_SHAPES
 from discreet.privacy.verify._domain import Public, Value
 from discreet.privacy.verify._interpreter import Checker
@@ -102,7 +102,7 @@ def derived_from(checker: Checker, jaxpr: Jaxpr, given: set[Any]) -> set[Any] | 
             pairs = zip(equation.outvars, inside.outvars, strict=True)
             known |= {x for x, y in pairs if not isinstance(y, Literal) and y in told}
         elif equation.primitive in ELEMENTWISE_SHAPES and all(
-            np.dtype(aval(x).dtype).kind in "biu" for x in equation.outvars
+            dtype_of(x).kind in "biu" for x in equation.outvars
         ):
             known |= set(equation.outvars)
         else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from discreet._jax import JaxprEqn, primitives as p
 from discreet.privacy.verify._domain import Private, Value
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import axis_after
 from discreet.privacy.verify._registry import Rule
@@ -68,27 +68,26 @@ def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
 
 
 def folding(rule: Callable[[Any, JaxprEqn, Any], Any]) -> Rule:
-    """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
+    """Extend a rule to folded axes, for results that it finds no bound for."""
 
     def with_folds(
         checker: Checker, equation: JaxprEqn, operands: list[Value]
     ) -> Value | list[Value]:
-        found = rule(checker, equation, operands)
-        first = operands[0]
-        fold = fold_of(operands[0])
-        if fold is None or len(operands) > 1 or not isinstance(found, Private):
-            return found
-        if found.axes is not None or found.terms is not None:
-            return found
-        if equation.primitive is p.reshape_p:
-            moved = _reshaped(equation, fold)
-        else:
-            moved = None if (axis := axis_after(equation, fold[0])) is None else (axis, *fold[1:])
-        assert isinstance(first, Private)
-        return (
-            found
-            if moved is None
-            else folded_rows(checker, equation, operands, moved, first.positional)
-        )
+        try:
+            return rule(checker, equation, operands)
+        except NoBoundError:
+            (first, *others) = operands
+            fold = fold_of(first)
+            if fold is None or others:
+                raise
+            if equation.primitive is p.reshape_p:
+                moved = _reshaped(equation, fold)
+            else:
+                axis = axis_after(equation, fold[0])
+                moved = None if axis is None else (axis, *fold[1:])
+            if moved is None:
+                raise
+            assert isinstance(first, Private)
+            return folded_rows(checker, equation, operands, moved, first.positional)
 
     return with_folds

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 
 import jax
-import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p
+from discreet._jax import JaxprEqn, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import MOST_EXACT
 from discreet.privacy.verify._bounds import Batch, scaled
 from discreet.privacy.verify._domain import Private, Public, Value
@@ -38,7 +37,7 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     undefined = (
         any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
     )
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    dtype = dtype_of(equation.outvars[0])
     if (
         equation.primitive is not p.scatter_add_p
         or undefined
@@ -71,7 +70,7 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         placed = index.positional
         drops = equation.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
         # narrower integers may not hold the end
-        if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:
+        if drops and dtype_of(equation.invars[1]).itemsize >= 4:
             # `where(mask, y, len(bins))` sends absent records beyond the end, where they add
             # nothing.
             end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)

@@ -1,10 +1,10 @@
 """Rows taken by number: slices of the table, picks, and the rows of one iteration.
 
 Records may be divided by place: `x[:500]`, `x[permutation]`, or `lax.dynamic_slice(x, i * size)` in
-a loop. The result is a cut of the batch, in which each record is at most once: `Rows` by their
-numbers, or the `Part` of one iteration. The numbers must be known at trace time, within the array
-(JAX moves others), and distinct. Then parts of different iterations are disjoint, and by parallel
-composition all iterations cost as much as one.
+a loop. The result is a cut of the batch, in which each record is at most once: `NumberedRows`, or
+the `Part` of one iteration. The numbers must be known at trace time, within the array (JAX moves
+others), and distinct. Then parts of different iterations are disjoint, and by parallel composition
+all iterations cost as much as one.
 
 Sound on the table, where a record has one place. In a random sample a record that is left out
 moves those behind it to other places, and so to other iterations: there all rows have to be taken,
@@ -21,9 +21,18 @@ import math
 from collections.abc import Sequence
 
 from discreet._jax import JaxprEqn
-from discreet.privacy.verify._bounds import Batch, Part, Rows, Table, Term, bounding, group_of
+from discreet.privacy.verify._bounds import (
+    Batch,
+    NumberedRows,
+    Part,
+    Table,
+    Term,
+    Terms,
+    bounding,
+    group_of,
+)
 from discreet.privacy.verify._domain import Private, Public, Value
-from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import moved
 from discreet.privacy.verify._rows import shape_of
@@ -99,7 +108,7 @@ def _numbered_rows(
 ) -> Batch:
     """Some rows of the table; the same object for all arrays."""
     return checker.cuts.rows.setdefault(
-        (batch, numbers), Rows(batch, batch.masked, numbers=numbers, of=of)
+        (batch, numbers), NumberedRows(batch, batch.masked, numbers=numbers, of=of)
     )
 
 
@@ -109,7 +118,9 @@ def joined_rows(
     """The rows of slices one behind the other, as at the end of `lax.map(batch_size=...)`: the table's, or a longer slice."""
     rows = [x for x in operands if isinstance(x, Private) and x.axes == (axis,)]
     cuts = [
-        x.batch for x in rows if isinstance(x.batch, Rows) and isinstance(x.batch.numbers, range)
+        x.batch
+        for x in rows
+        if isinstance(x.batch, NumberedRows) and isinstance(x.batch.numbers, range)
     ]
     ranges = [x.numbers for x in cuts if isinstance(x.numbers, range)]
     adjoin = all(a.stop == b.start for a, b in itertools.pairwise(ranges))
@@ -145,11 +156,11 @@ def picked(
         why = Why.ROWS(
             "records are picked by number, and their numbers are not known to be distinct"
         )
-        return checker.unbounded(equation, [source, index], why)
+        raise NoBoundError(why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
         why = Why.ROWS("a record is picked several times, so it counts as often")
-        return checker.unbounded(equation, [source, index], why)
+        raise NoBoundError(why)
     batch = _numbered_rows(checker, source.batch, picks, count)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
@@ -159,7 +170,7 @@ def picked(
     )
 
 
-def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+def over_slices(terms: Terms) -> Terms:
     """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts.
 
     A record in a slice moves within that slice's group. Two sums may share the merged group only if
@@ -170,7 +181,7 @@ def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     ranges = [
         t.source.numbers
         for t in terms
-        if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)
+        if isinstance(t.source, NumberedRows) and isinstance(t.source.numbers, range)
     ]
     if len(terms) < 2 or len(ranges) < len(terms):
         return terms
