@@ -37,12 +37,12 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import Gaussian, GaussianPlan, Query, Wording, padded
+from discreet.privacy.query import Wording
 from discreet.privacy.released import Released
 from discreet.privacy.report import RECORD, Statement, Unit, headline
 from discreet.tabular.scores._metrics import EXCESS, Estimate
-from discreet.tabular.scores._plan import ONE, BoundedSums
-from discreet.tabular.scores._terms import in_batches, last_and_others, rows_of_persons
+from discreet.tabular.scores._plan import ONE, SumsPlan
+from discreet.tabular.scores._terms import in_batches, noisy_sums, rows_of_persons
 
 _MOST_FITS = 20
 _WORST = -1e9
@@ -55,7 +55,7 @@ _REDRAWS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonPlan(GaussianPlan):
+class ComparisonPlan(SumsPlan):
     """The privacy plan for the comparison of fits on held-out records. Public; made by `calibrate`.
 
     Attributes:
@@ -74,7 +74,6 @@ class ComparisonPlan(GaussianPlan):
 
     num_fits: int
     max_difference: float = 1.0
-    max_rows: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +88,6 @@ class ComparisonPlan(GaussianPlan):
             1e6,
             hint="1 nat is a density 2.7 times as large.",
         )
-        integer("max_rows", self.max_rows, most=2**20)
 
     @classmethod
     def calibrate(
@@ -121,22 +119,9 @@ class ComparisonPlan(GaussianPlan):
         return 2 + self.num_fits + self.num_fits * (self.num_fits + 1) // 2
 
     @property
-    def sensitivity(self) -> float:
-        """C: the sums of one record are at most so long."""
-        # Records, those that were cut, differences, products. The last factor has room for
-        # rounding.
-        return self.max_rows * math.sqrt(0.25 + 0.25 + 1 + 0.25) * (1 + 2.0**-16)
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the noise on each sum."""
-        return self.noise_multiplier * self.sensitivity * (1 + 1e-12)
-
-    @property
-    def query(self) -> Query:
-        """The release: of the sums of all other records, the last records' contributions and the mask, in units of 1 / ONE."""
-        noise = Gaussian(self.noise * ONE, self.noise_multiplier)
-        return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
+    def longest_row(self) -> float:
+        """As in `SumsPlan`: of records, those that were cut, differences and products."""
+        return math.sqrt(0.25 + 0.25 + 1 + 0.25)
 
     def wording(self, unit: Unit) -> Wording:
         """What the statement of one release by this plan says, for a unit of privacy."""
@@ -452,10 +437,8 @@ def compare(
     persons = rows_of_persons(plan.max_rows, groups, len(terms))
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
     act = Act.on(plan, key, random.Purpose.COMPARISON, ledger=ledger, unit=unit)
-    last, others = last_and_others(terms, persons)
-    # In 64 bits a sum of integers below 2^53 is exact.
-    sums = plan.query.answer(act, others.astype(np.float64), *padded(last.astype(np.float64)))
-    return Comparison(names, plan, sums / ONE, act.statement, level)
+    sums = noisy_sums(plan, act, terms, persons)
+    return Comparison(names, plan, sums, act.statement, level)
 
 
 _Asked = tuple[Callable[..., Any], Any]

@@ -28,14 +28,13 @@ from discreet._validate import LEVEL, finite_or_none, notebook_html, probability
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import RECORD, Statement, Unit
 from discreet.tabular.marginals import fieller
-from discreet.tabular.scores._plan import ONE, ScorePlan
+from discreet.tabular.scores._plan import ScorePlan
 from discreet.tabular.scores._terms import (
     class_terms,
-    last_and_others,
+    noisy_sums,
     number_terms,
     places_of,
     predictions,
@@ -424,10 +423,8 @@ def private_metrics(
     terms, persons = _terms(plan, result, X, y, labels, groups)
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
     act = Act.on(plan, key, random.Purpose.SCORES, ledger=ledger, unit=unit)
-    last, others = last_and_others(terms, persons)
-    # In 64 bits a sum of integers below 2^53 is exact.
-    sums = plan.query.answer(act, others.astype(np.float64), *padded(last.astype(np.float64)))
-    return PrivateMetrics(plan, sums / ONE, act.statement, level)
+    sums = noisy_sums(plan, act, terms, persons)
+    return PrivateMetrics(plan, sums, act.statement, level)
 
 
 def _plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from typing import Any, NamedTuple, cast
@@ -20,7 +21,45 @@ ONE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScorePlan(GaussianPlan):
+class SumsPlan(GaussianPlan):
+    """The plan of one release of integer sums over held-out records; `width` is their number.
+
+    Attributes:
+        max_rows: Rows of a record: 1, or those that are used of each person at most.
+    """
+
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("max_rows", self.max_rows, most=2**20)
+
+    @property
+    @abc.abstractmethod
+    def longest_row(self) -> float:
+        """The sums of one row are at most so long, each in units of its bound."""
+
+    @property
+    def sensitivity(self) -> float:
+        """C: the sums of one record are at most so long."""
+        # The last factor has room for rounding, and keeps clipping from touching a record.
+        return self.max_rows * self.longest_row * (1 + 2.0**-16)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each sum, in units of its bound: for counts, in rows."""
+        # A little more, so that no rounding makes it less than the event says.
+        return self.noise_multiplier * self.sensitivity * (1 + 1e-12)
+
+    @property
+    def query(self) -> Query:
+        """The release: of the sums of all other records, the last records' contributions and the mask, in units of 1 / ONE."""
+        noise = Gaussian(self.noise * ONE, self.noise_multiplier)
+        return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScorePlan(SumsPlan):
     """The privacy plan for scores on held-out records. Public; made by `calibrate`.
 
     Attributes:
@@ -42,7 +81,6 @@ class ScorePlan(GaussianPlan):
     """
 
     classes: int
-    max_rows: int = 1
     bins: int = 20
     max_loss: float = 5.0
     bounds: tuple[float, float] | None = None
@@ -50,7 +88,6 @@ class ScorePlan(GaussianPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        integer("max_rows", self.max_rows, most=2**20)
         if self.classes:
             integer("classes", self.classes, 2, hint="0 is for a target of numbers.")
             if integer("bins", self.bins, 2, 2**16) % 2:
@@ -114,17 +151,9 @@ class ScorePlan(GaussianPlan):
         return 2 * self.bins + 1 if self.classes else 5
 
     @property
-    def sensitivity(self) -> float:
-        """C: the sums of one record are at most so long, each in units of its bound."""
-        # One in a bin and a loss; five numbers of at most 1. The last factor keeps clipping from
-        # touching a record.
-        return self.max_rows * math.sqrt(2 if self.classes else 5) * (1 + 2.0**-16)
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the noise on each sum, in units of its bound: for counts, in rows."""
-        # A little more, so that no rounding makes it less than the event says.
-        return self.noise_multiplier * self.sensitivity * (1 + 1e-12)
+    def longest_row(self) -> float:
+        """As in `SumsPlan`: of a one in a bin and a loss, or of five numbers of at most 1."""
+        return math.sqrt(2 if self.classes else 5)
 
     @property
     def edges(self) -> Float[np.ndarray, " bin+1"]:
@@ -132,12 +161,6 @@ class ScorePlan(GaussianPlan):
         edges = np.sin(np.pi * np.arange(self.bins + 1) / (2 * self.bins)) ** 2
         edges[self.bins // 2] = 0.5
         return edges
-
-    @property
-    def query(self) -> Query:
-        """The release: of the sums of all other records, the last records' contributions and the mask, in units of 1 / ONE."""
-        noise = Gaussian(self.noise * ONE, self.noise_multiplier)
-        return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
 
     def wording(self, unit: Unit) -> Wording:
         """What the statement of one release by this plan says, for a unit of privacy."""

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from discreet.privacy.query import LAST
-from discreet.tabular.scores._plan import ONE, ScorePlan
+from discreet.privacy.act import Act
+from discreet.privacy.query import LAST, padded
+from discreet.tabular.scores._plan import ONE, ScorePlan, SumsPlan
 
 _BATCH = 1024
 """Rows per prediction call; constant, since last bits of a prediction may depend on it."""
@@ -139,7 +140,20 @@ def rows_of_persons(
     return rows_of_groups(groups, num_rows, max_rows)
 
 
-def last_and_others(
+def noisy_sums(
+    plan: SumsPlan,
+    act: Act,
+    terms: Int[np.ndarray, "row sum"],
+    persons: Int[np.ndarray, "record row"] | None,
+) -> Float[np.ndarray, " sum"]:
+    """Release the sums of the rows' contributions, in units of their bounds."""
+    last, others = _last_and_others(terms, persons)
+    # In 64 bits a sum of integers below 2^53 is exact.
+    sums = plan.query.answer(act, others.astype(np.float64), *padded(last.astype(np.float64)))
+    return sums / ONE
+
+
+def _last_and_others(
     terms: Int[np.ndarray, "row sum"], persons: Int[np.ndarray, "record row"] | None
 ) -> tuple[Int[np.ndarray, "record sum"], Int[np.ndarray, " sum"]]:
     """The contributions of the last records, and the sum of all others. Not private."""
