@@ -3,6 +3,7 @@
 Few profiles need them, so `_events` loads this file where an event asks for one of them.
 """
 
+import abc
 import functools
 import math
 from dataclasses import dataclass
@@ -71,8 +72,24 @@ class PurePair:
         return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
 
 
+class AtomsPair(abc.ABC):
+    """A pair whose loss has finitely many atoms."""
+
+    @abc.abstractmethod
+    def atoms(self) -> tuple[LossNodes, LossLaw]:
+        """The atoms, and the cumulative probabilities below and from each of them on, as of `law_of`."""
+
+    def law(self, loss: Array) -> LossLaw:
+        atoms, law = self.atoms()
+        place = np.searchsorted(atoms.loss, loss, side="right")
+        return LossLaw(*(part[place] for part in law))
+
+    def nodes(self) -> LossNodes:
+        return self.atoms()[0]
+
+
 @dataclass(frozen=True)
-class SelectionPair:
+class SelectionPair(AtomsPair):
     """`count` choices of privacy loss range `width`, each made after the earlier ones, of whatever kind, were seen.
 
     Between two neighbours the losses of one such choice lie in [t - width, t] for some t in [0,
@@ -94,13 +111,8 @@ class SelectionPair:
     width: float
     count: int
 
-    def law(self, loss: Array) -> LossLaw:
-        atoms, law = _selection_law(self.width, self.count)
-        place = np.searchsorted(atoms.loss, loss, side="right")
-        return LossLaw(*(part[place] for part in law))
-
-    def nodes(self) -> LossNodes:
-        return _selection_law(self.width, self.count)[0]
+    def atoms(self) -> tuple[LossNodes, LossLaw]:
+        return _selection_law(self.width, self.count)
 
 
 @functools.lru_cache(maxsize=32)

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from discreet.privacy.accounting._choices import law_of
+from discreet.privacy.accounting._choices import AtomsPair, law_of
 from discreet.privacy.accounting._compose import Cells, connect, discretise, foresee
 from discreet.privacy.accounting._pairs import (
     Array,
@@ -72,21 +72,18 @@ _TAIL_MASS = 1e-20
 
 
 @dataclass(frozen=True)
-class SharedPair:
+class SharedPair(AtomsPair):
     """The worst of all splits, where the whole bound lies `laplace` scales, or `gaussian` standard deviations, apart."""
 
     laplace: float
     gaussian: float
 
-    def law(self, loss: Array) -> LossLaw:
-        return _at(loss, *_shared_law(self.laplace, self.gaussian))
-
-    def nodes(self) -> LossNodes:
-        return _shared_law(self.laplace, self.gaussian)[0]
+    def atoms(self) -> tuple[LossNodes, LossLaw]:
+        return _shared_law(self.laplace, self.gaussian)
 
 
 @dataclass(frozen=True)
-class BlockPair:
+class BlockPair(AtomsPair):
     """`size` shared releases of `count`, each of whatever split is then the worst.
 
     They are of Poisson samples, or of all records where `rate` is 1; `added` is as in `PoissonPair`.
@@ -98,11 +95,8 @@ class BlockPair:
     size: int
     count: int
 
-    def law(self, loss: Array) -> LossLaw:
-        return _at(loss, *_block_law(self))
-
-    def nodes(self) -> LossNodes:
-        return _block_law(self)[0]
+    def atoms(self) -> tuple[LossNodes, LossLaw]:
+        return _block_law(self)
 
 
 @dataclass(frozen=True)
@@ -171,11 +165,6 @@ def shared_curve(laplace: float, gaussian: float) -> GridCurve:
 @functools.lru_cache(maxsize=32)
 def _shared_law(laplace: float, gaussian: float) -> tuple[LossNodes, LossLaw]:
     return law_of(shared_curve(laplace, gaussian))
-
-
-def _at(loss: Array, atoms: LossNodes, law: LossLaw) -> LossLaw:
-    place = np.searchsorted(atoms.loss, loss, side="right")
-    return LossLaw(*(part[place] for part in law))
 
 
 @functools.lru_cache(maxsize=2 * _ANGLES)
