@@ -28,7 +28,7 @@ from discreet.interfaces.page._page import (
     PRIORS,
     RATES,
     Budget,
-    Spent,
+    DebitRow,
     percent,
     plain,
 )
@@ -63,7 +63,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twins = [
         {"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)
     ]
-    debit = Spent(
+    debit = DebitRow(
         1_000,
         "2026-11-21",
         "05:32:29",

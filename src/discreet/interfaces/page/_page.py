@@ -63,7 +63,7 @@ from discreet.tabular.tables import Column, Schema
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class DebitRow:
     """One debit."""
 
     number: int
@@ -90,7 +90,7 @@ class Budget:
     spent: str
     share: float
     together: str
-    rows: tuple[Spent, ...]
+    rows: tuple[DebitRow, ...]
     remark: str
     changes: tuple[str, ...]
 
@@ -109,7 +109,7 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         share = min(1.0, spent / cap.epsilon)
         own = (upper(debit.cost.epsilon), small(debit.delta))
         when = (debit.number, *_when(debit.time), debit.method)
-        rows.append(Spent(*when, *own, upper(spent), share, debit.unit, debit.number == here))
+        rows.append(DebitRow(*when, *own, upper(spent), share, debit.unit, debit.number == here))
     together = upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else ""
     changes = tuple(
         f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {small(x['delta'])}."
@@ -162,7 +162,7 @@ BAR = 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Coordinate:
     """One coordinate, with its 5 % and 95 % quantiles. Numbers that are not finite are None."""
 
     name: str
@@ -196,7 +196,7 @@ class Panel:
     """Coordinates of one latent, or of all (without a name), on one scale: those shown `of` so many."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[Coordinate, ...]
     of: int
 
     @property
@@ -251,7 +251,9 @@ def panels_of_draws(
             spread = spread if intervals else np.full_like(spread, np.nan)
             columns = zip(names, flat.mean(axis=0), *spread, strict=True)
             panels.append(
-                _panel(name, [Row(label, *map(_finite, values)) for label, *values in columns])
+                _panel(
+                    name, [Coordinate(label, *map(_finite, values)) for label, *values in columns]
+                )
             )
     return panels
 
@@ -261,11 +263,14 @@ def panel_of_summary(summary: Mapping[str, Mapping[str, float | None]]) -> Panel
     parts = ("mean", "sd", "low", "high")
     return _panel(
         "",
-        [Row(str(name), *(_finite(row[part]) for part in parts)) for name, row in summary.items()],
+        [
+            Coordinate(str(name), *(_finite(row[part]) for part in parts))
+            for name, row in summary.items()
+        ],
     )
 
 
-def _panel(name: str, rows: list[Row]) -> Panel:
+def _panel(name: str, rows: list[Coordinate]) -> Panel:
     shown = foremost([row.mean or 0.0 for row in rows], [row.sd or 0.0 for row in rows], MOST_ROWS)
     return Panel(name, tuple(rows[i] for i in shown), len(rows))
 
