@@ -39,7 +39,7 @@ from discreet.privacy.verify._bounds import (
     total_of,
     unnamed,
 )
-from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, same
+from discreet.privacy.verify._domain import Axes, Key, Private, Public, Value, constant, same
 from discreet.privacy.verify._errors import PrivacyError, Why, chain_of
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
@@ -52,7 +52,7 @@ GROWS = Why.TURNS("one record's influence grows with each iteration")
 CHANGES = Why.TURNS("a bound changes between iterations")
 
 
-def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: Axes) -> Value:
     """Least upper bound (join) of two abstract values."""
     if isinstance(a, Key) or isinstance(b, Key):
         return a
@@ -89,7 +89,7 @@ def widened(
     equation: JaxprEqn,
     a: Value,
     b: Value,
-    shape: tuple[int, ...],
+    shape: Axes,
     attempt: int,
     before: int,
 ) -> Value:
@@ -206,7 +206,7 @@ def _after_branches(
     checker: Checker,
     equation: JaxprEqn,
     values: list[Value],
-    shape: tuple[int, ...],
+    shape: Axes,
     drawn: list[Sample],
 ) -> Value:
     if isinstance(values[0], Key):

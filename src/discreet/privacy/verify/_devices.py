@@ -26,7 +26,7 @@ from discreet._jax import (
 )
 from discreet.privacy.verify._bounds import Batch, Part, bounding, named_since, new_symbol
 from discreet.privacy.verify._control import inner
-from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
+from discreet.privacy.verify._domain import Axes, Key, Private, Public, Value, constant
 from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import KNOWN
@@ -103,9 +103,7 @@ class _Devices:
         rows = zip(found, self.equation.outvars, outs, strict=True)
         return [self._together(x, shape_of(v), cut) for x, v, cut in rows]
 
-    def _of_device(
-        self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool
-    ) -> Value:
+    def _of_device(self, value: Value, shape: Axes, cut: int | None, apart: bool) -> Value:
         """One device's part of an operand."""
         if cut is None:
             return value.but(additive=False) if isinstance(value, Private) else value
@@ -217,7 +215,7 @@ class _Devices:
         batch = value.batch
         return batch if isinstance(batch, Part) and batch.loop is self.loop else None
 
-    def _together(self, found: _On, shape: tuple[int, ...], cut: int | None) -> Value:
+    def _together(self, found: _On, shape: Axes, cut: int | None) -> Value:
         """A result: the value common to all devices, or their values concatenated."""
         value = found.value
         checker = self.checker

@@ -16,7 +16,14 @@ from discreet.privacy.verify._bounds import scaled
 from discreet.privacy.verify._domain import Axes, Private, Value, private_in
 from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
-from discreet.privacy.verify._rows import as_sum, is_positional, is_whole, shape_of, size_per_record
+from discreet.privacy.verify._rows import (
+    as_sum,
+    is_positional,
+    is_whole,
+    shape_in,
+    shape_out,
+    size_per_record,
+)
 from discreet.privacy.verify.recognize._clipping import reshaped_norm
 
 
@@ -35,7 +42,7 @@ def moved(
     """
     if value.axes is None or axes is None:
         return moved_sum(checker, equation, value, factor)
-    shape = shape_of(equation.invars[0])
+    shape = shape_in(equation)
     found = value.but(
         axes=axes,
         origin=checker.origin(equation, [value]),
@@ -61,7 +68,7 @@ def over_the_record(value: Private, shape: Axes) -> frozenset[tuple[str, int]]:
 
 def moved_sum(checker: Checker, equation: JaxprEqn, value: Private, factor: float = 1.0) -> Private:
     """The same for a value without record axes, by one record's influence."""
-    found = as_sum(checker, value, shape_of(equation.invars[0]))
+    found = as_sum(checker, value, shape_in(equation))
     if found.terms is None:
         lost = Why.ROWS(f"{equation.primitive.name} mixes the axis of the records with others")
         raise NoBoundError(found.why or lost, found)
@@ -77,11 +84,7 @@ def axis_after(equation: JaxprEqn, axis: int) -> int | None:
         return [int(i) for i in params["permutation"]].index(axis)
     if primitive is p.broadcast_in_dim_p:
         place = int(params["broadcast_dimensions"][axis])
-        return (
-            place
-            if shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[axis]
-            else None
-        )
+        return place if shape_out(equation)[place] == shape_in(equation)[axis] else None
     if primitive in (p.squeeze_p, p.rev_p):
         gone = [int(i) for i in params["dimensions"]]
         return (

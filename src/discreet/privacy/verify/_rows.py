@@ -23,6 +23,7 @@ import numpy as np
 from discreet._jax import JaxprEqn, dtype_of
 from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, Terms, group_of, outside, scaled
 from discreet.privacy.verify._domain import (
+    Axes,
     Private,
     Public,
     Value,
@@ -33,18 +34,33 @@ from discreet.privacy.verify._domain import (
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._interpreter import Checker
 
-shape_of: Callable[[Any], tuple[int, ...]] = operator.attrgetter("aval.shape")
+shape_of: Callable[[Any], Axes] = operator.attrgetter("aval.shape")
 """The shape of a variable or literal."""
 
 
-def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:
+def shape_in(equation: JaxprEqn) -> Axes:
+    """The shape of the first operand."""
+    return shape_of(equation.invars[0])
+
+
+def shape_out(equation: JaxprEqn) -> Axes:
+    """The shape of the first result."""
+    return shape_of(equation.outvars[0])
+
+
+def shapes_in(equation: JaxprEqn) -> list[Axes]:
+    """The shapes of all operands."""
+    return [shape_of(x) for x in equation.invars]
+
+
+def size_per_record(shape: Axes, axes: Axes | None) -> int:
     """The number of elements of one record's slice; of the whole array without record axes."""
     return math.prod(n for i, n in enumerate(shape) if i not in (axes or ()))
 
 
 def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:
     """The rows of an elementwise result, without other claims; None if records meet other records."""
-    shape = shape_of(equation.outvars[0])
+    shape = shape_out(equation)
     private = [
         (x, shape_of(v))
         for x, v in zip(operands, equation.invars, strict=True)
@@ -63,7 +79,7 @@ def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> 
     return Private(first.batch, axes, checker.origin(equation, operands), positional=positional)
 
 
-def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int, ...]) -> bool:
+def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: Axes) -> bool:
     """True if result rows depend on their place: an operand's rows did, or a public operand varies between rows."""
     pairs = zip(operands, equation.invars, strict=True)
     return any(
@@ -74,12 +90,12 @@ def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int
     )
 
 
-def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+def varies_along(value: Public, shape: Axes, axes: Axes) -> bool:
     """True if a public value may differ between records."""
     return any(i < len(shape) and shape[i] > 1 and i not in value.uniform for i in axes)
 
 
-def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
+def expansion(own: Axes, out: Axes) -> float:
     """The factor on the L2 norm if each element is repeated."""
     return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
 
@@ -87,7 +103,7 @@ def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
 def bound_of(value: Private, equation: JaxprEqn, position: int) -> Terms | None:
     """The bound of an operand in the shape of the result."""
     own = shape_of(equation.invars[position])
-    out = shape_of(equation.outvars[0])
+    out = shape_out(equation)
     # NaN is checked separately, before any sum.
     rows = value.axes is not None
     terms = (
@@ -152,7 +168,7 @@ def both_zero(values: Sequence[Value]) -> frozenset[Batch]:
 _LARGEST = 1e38
 
 
-def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+def as_sum(checker: Checker, value: Private, shape: Axes) -> Private:
     """Convert a value to a sum, whose terms bound one record's contribution; no terms but a reason if there is no bound.
 
     An array of rows changes in one row only. That holds for the table; in a random sample the rows
@@ -176,7 +192,7 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     return summed(checker, value, shape, additive=value.axes == ())
 
 
-def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive: bool) -> Private:
+def summed(checker: Checker, value: Private, shape: Axes, *, additive: bool) -> Private:
     """The bound on one record's contribution to a sum of rows."""
     batch = value.batch
     assert batch is not None
@@ -225,7 +241,7 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     )
 
 
-def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+def _limited(checker: Checker, value: Private, shape: Axes) -> Private:
     """The bound of a value that depends on all records but has limited size: it stays in a ball."""
     batch = value.batch
     assert isinstance(batch, Batch)

@@ -47,7 +47,10 @@ from discreet.privacy.verify._rows import (
     is_positive,
     limits_of,
     lowest,
+    shape_in,
     shape_of,
+    shape_out,
+    shapes_in,
     size_per_record,
 )
 from discreet.privacy.verify.recognize._clipping import clipped_product, norm_after
@@ -169,7 +172,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         sizes = [
             x.absolute
             for x, v in zip(sums, equation.invars, strict=True)
-            if isinstance(x, Private) and shape_of(v) == shape_of(equation.outvars[0])
+            if isinstance(x, Private) and shape_of(v) == shape_out(equation)
         ]
         known = [x for x in sizes if x is not None]
         absolute = sum(known) if len(known) == len(parts) else None
@@ -281,7 +284,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
         changes["finite_where"] = frozenset({("each", first.spot), *conditions_on(equation, first)})
-        whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
+        whole = size_per_record(shape_in(equation), first.axes) == 1
         if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
     if primitive in (p.eq_p, p.ne_p):
@@ -340,7 +343,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:
-        terms = product_of_norms(private[0], private[1], [shape_of(x) for x in equation.invars])
+        terms = product_of_norms(private[0], private[1], shapes_in(equation))
         for i in (0, 1):
             part = bound_of(private[i], equation, i)
             limit = private[1 - i].linf

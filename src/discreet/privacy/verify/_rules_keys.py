@@ -20,7 +20,7 @@ from discreet.privacy.verify._interpreter import Checker, unknown
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
 from discreet.privacy.verify._public import public_result
 from discreet.privacy.verify._registry import KEY_RULES, RULES, rule
-from discreet.privacy.verify._rows import shape_of
+from discreet.privacy.verify._rows import shape_out
 
 _WORDS = 2**32
 """`fold_in` reduces numbers modulo this."""
@@ -34,14 +34,14 @@ _STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
     (key,) = operands
     checker.keys.spend(key, "jax.random.split", source_line(equation))
-    return checker.keys.new(shape_of(equation.outvars[0]), *checker.keys.kind(key))
+    return checker.keys.new(shape_out(equation), *checker.keys.kind(key))
 
 
 @rule(p.random_fold_in_p, table=KEY_RULES)
 def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     key, data = operands
     line = source_line(equation)
-    shape = shape_of(equation.outvars[0])
+    shape = shape_out(equation)
     assert isinstance(key, Key)
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)

@@ -30,7 +30,10 @@ from discreet.privacy.verify._rows import (
     as_sum,
     is_integer,
     is_whole,
+    shape_in,
     shape_of,
+    shape_out,
+    shapes_in,
     size_per_record,
     summed,
     varies_along,
@@ -46,9 +49,7 @@ _WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound"
 @rule(p.reduce_sum_p)
 def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """A sum over some axes."""
-    return sum_over(
-        checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"]
-    )
+    return sum_over(checker, equation, operands[0], shape_in(equation), equation.params["axes"])
 
 
 @rule(p.psum_p)
@@ -165,7 +166,7 @@ def within_rows_only(
                 f"{equation.primitive.name} over records makes each result depend on all of them"
             )
         )
-    smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
+    smaller = len(shape_out(equation)) < len(shape_in(equation))
     kept = without(first.axes, axes) if smaller else first.axes
     positional = any(x.positional for x in private)
     found: list[Value] = []
@@ -176,7 +177,7 @@ def within_rows_only(
         truths = dtype_of(variable).kind == "b"  # for numbers it combines bits
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
-        if chooses and 0 not in shape_of(equation.invars[0]):
+        if chooses and 0 not in shape_in(equation):
             norm = (
                 largest_of(equation, first, kept) if equation.primitive is p.reduce_max_p else None
             )
@@ -207,7 +208,7 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     contract, batch = (
         [[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"]
     )
-    shapes = [shape_of(x) for x in equation.invars]
+    shapes = shapes_in(equation)
     if any(isinstance(x, Private) and x.axes is None for x in operands):
         return _dot_of_sums(checker, equation, operands)
     first, second = operands
@@ -278,7 +279,7 @@ def _by_public(
 ) -> Private:
     """The product of each row with a public matrix."""
     assert value.axes is not None
-    shapes = [shape_of(x) for x in equation.invars]
+    shapes = shapes_in(equation)
     free = [
         [i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]]
         for s in (0, 1)
@@ -308,7 +309,7 @@ def _weighted_sum(
 ) -> Private:
     """A sum over records with public weights: a record contributes its row times its weights."""
     assert value.axes is not None
-    shapes = [shape_of(x) for x in equation.invars]
+    shapes = shapes_in(equation)
     if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
         raise NoBoundError(Why.ROWS("only some axes of the records are summed"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
@@ -398,7 +399,7 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     images, kernels = operands
     left = fold_of(images)
     right = fold_of(kernels)
-    shapes = [shape_of(x) for x in equation.invars]
+    shapes = shapes_in(equation)
     lost = Why.ROWS("a convolution combines records with other records")
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
         raise NoBoundError(lost)
@@ -446,7 +447,7 @@ def _placed(value: Value) -> bool:
 @rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
 def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of functions of the last one or two axes: records lie along the leading ones."""
-    rank = len(shape_of(equation.invars[0]))
+    rank = len(shape_in(equation))
     taken = len(equation.params.get("fft_lengths", (0, 0)))
     why = " over records makes each result depend on all of them"
     return rows_apart(checker, equation, operands, range(rank - taken, rank), why)

@@ -44,7 +44,7 @@ from discreet.privacy.verify._errors import NoBoundError, PrivacyError, Reason, 
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._record import Drawn, Scheduled
 from discreet.privacy.verify._registry import KEY_RULES, rule
-from discreet.privacy.verify._rows import shape_of, summed, varies_along
+from discreet.privacy.verify._rows import shape_in, shape_of, shapes_in, summed, varies_along
 from discreet.privacy.verify._rules_keys import spend_secret
 from discreet.privacy.verify._rules_linear import sum_over
 from discreet.privacy.verify._rules_noise import number_of
@@ -189,7 +189,7 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
             "what is weighted and summed does not have one row per record of the same table"
         )
         raise NoBoundError(why)
-    shapes = [shape_of(variable) for variable in equation.invars]
+    shapes = shapes_in(equation)
     # A record's product is zero where one of its factors is: what is not finite is dropped.
     found = private[0].but(zero=frozenset().union(*(x.zero for x in private))) if private else rows
     kept = masked_rows(checker, equation, mask, found, shapes[0], shapes[2])
@@ -247,7 +247,7 @@ def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
 
 def _rows_of(equation: JaxprEqn) -> int:
     """The number of rows of a record: levels have an axis for them, where it may be above 1."""
-    return max(1, math.prod(shape_of(equation.invars[0])[1:-1]))
+    return max(1, math.prod(shape_in(equation)[1:-1]))
 
 
 def _of_cells(
@@ -268,7 +268,7 @@ def _of_cells(
         # A row of zeros is in a cell, too.
         levels = levels.but(zero=frozenset(), terms=None, linf=None)
     rows = masked_rows(
-        checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1])
+        checker, equation, mask, levels, shape_in(equation), shape_of(equation.invars[1])
     )
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
         raise NoBoundError(Why.ROWS("what is counted does not have one row per record"))
@@ -276,7 +276,7 @@ def _of_cells(
     origin = checker.origin(equation, operands)
     claims = {"terms": terms, "absolute": absolute, "linf": None, "low": low}
     counts = rows.but(**claims, finite=True, origin=origin)
-    total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
+    total = summed(checker, counts, shape_in(equation), additive=True)
     # exact; further counts may be large
     return dataclasses.replace(total, rounding=(math.inf, 0.0))
 

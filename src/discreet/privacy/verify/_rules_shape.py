@@ -60,7 +60,9 @@ from discreet.privacy.verify._rows import (
     is_positional,
     is_positive,
     limits_of,
+    shape_in,
     shape_of,
+    shape_out,
     size_per_record,
     varies_along,
     zero_under,
@@ -84,13 +86,13 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> P
     (value,) = operands
     if value.axes is None:
         return moved_sum(checker, equation, value)
-    old = shape_of(equation.invars[0])
+    old = shape_in(equation)
     own = value.axes
     order = equation.params["dimensions"]
     if order is not None:  # transposed beforehand
         old = tuple(old[int(i)] for i in order)
         own = tuple([int(i) for i in order].index(a) for a in own)
-    return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
+    return moved(checker, equation, value, through_reshape(old, shape_out(equation), own))
 
 
 @rule(p.squeeze_p, p.transpose_p, p.rev_p)
@@ -110,8 +112,8 @@ def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Priv
 @folding
 def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
-    own = shape_of(equation.invars[0])
-    factor = expansion(own, shape_of(equation.outvars[0]))
+    own = shape_in(equation)
+    factor = expansion(own, shape_out(equation))
     axes = axes_after(equation, value.axes)
     found = moved(checker, equation, value, axes, exact=factor == 1.0, factor=factor)
     if axes is None:
@@ -125,8 +127,8 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> P
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
         raise NoBoundError(Why.ROWS("elements are selected by an index that depends on records"))
-    own = shape_of(equation.invars[0])
-    out = shape_of(equation.outvars[0])
+    own = shape_in(equation)
+    out = shape_out(equation)
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     if (
         not kept
@@ -227,7 +229,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Seq
     if value.axes is None or axis not in value.axes:
         return parts(checker, equation, value, value.axes)
     # Records split into blocks: each is a slice.
-    whole = shape_of(equation.invars[0])
+    whole = shape_in(equation)
     found = []
     end = 0
     for variable, size in zip(equation.outvars, equation.params["sizes"], strict=True):
@@ -350,7 +352,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
         if isinstance(value, Public) and value.is_zero:
             continue
         own = shape_of(variable)
-        out = shape_of(equation.outvars[0])
+        out = shape_out(equation)
         if not isinstance(value, Private):
             return None
         terms = value.terms
@@ -417,7 +419,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     """The rule of lookups by index. An index out of range may give NaN, so there is no bound."""
     source, index = operands
     numbers = equation.params["dimension_numbers"]
-    rank = len(shape_of(equation.outvars[0]))
+    rank = len(shape_out(equation))
     offset = [int(i) for i in numbers.offset_dims]
     batched = [i for i in range(rank) if i not in offset]
     source_batch = [int(i) for i in numbers.operand_batching_dims]
@@ -428,7 +430,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
             raise NoBoundError(Why.ROWS("several records make up one index"))
         axes = tuple(batched[a] for a in index.axes)
         shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
-        positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
+        positional = index.positional or varies_along(source, shape_in(equation), shared)
         return Private(index.batch, axes, origin, positional=positional)
     times = _most_often(equation, index)
     if not isinstance(source, Private) or (source.axes is None and times is None):
@@ -438,14 +440,11 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     assert source.axes is not None
     axes_found: list[int] = []
     gone = (*numbers.collapsed_slice_dims, *source_batch)
-    kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in gone]
+    kept = [i for i in range(len(shape_in(equation))) if i not in gone]
     for axis in source.axes:
         if axis in source_batch:
             axes_found.append(batched[index_batch[source_batch.index(axis)]])
-        elif (
-            axis in kept
-            and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]
-        ):
+        elif axis in kept and equation.params["slice_sizes"][axis] == shape_in(equation)[axis]:
             axes_found.append(offset[kept.index(axis)])
         else:
             return picked(checker, equation, source, axis, index)
@@ -482,7 +481,7 @@ def _most_often(equation: JaxprEqn, index: Value) -> int | None:
     numbers = equation.params["dimension_numbers"]
     known = index.const if isinstance(index, Public) and index.exact else None
     looked = [int(i) for i in numbers.start_index_map]
-    shape = shape_of(equation.invars[0])
+    shape = shape_in(equation)
     if (
         known is None
         or not known.size
@@ -503,7 +502,7 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
         return histogram
     own = _own_places(equation)
     # All operands must have the records along the same axes of the array.
-    found: set[tuple[int, ...]] = set()
+    found: set[Axes] = set()
     for value, places in zip(operands, own, strict=True):
         if isinstance(value, Private):
             if (
@@ -581,7 +580,7 @@ def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 @rule(p.top_k_p)
 def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    rank = len(shape_of(equation.invars[0]))
+    rank = len(shape_in(equation))
     mixed = {int(equation.params.get("axis", rank - 1)) % rank}
     return rows_apart(
         checker, equation, operands, mixed, ": the largest are selected among records"
@@ -642,8 +641,8 @@ def _barrier(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> lis
 @rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
 def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    own = shape_of(equation.invars[0])
-    out = shape_of(equation.outvars[0])
+    own = shape_in(equation)
+    out = shape_out(equation)
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     axes = value.axes if kept else None
     return moved(checker, equation, value, axes, exact=own == out, factor=expansion(own, out))

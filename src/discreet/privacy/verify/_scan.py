@@ -46,7 +46,7 @@ from discreet.privacy.verify._control import (
     settled,
     widened,
 )
-from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, without
+from discreet.privacy.verify._domain import Axes, Key, Private, Public, Value, constant, without
 from discreet.privacy.verify._errors import Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._record import Loop, Repeat
@@ -82,7 +82,7 @@ class _Scan:
     sizes: dict[int, Turns | None] = dataclasses.field(default_factory=dict)
     placed: bool = False
 
-    def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
+    def turn_of(self, value: Value, shape: Axes) -> Value:
         """The slice of a scanned array in one iteration."""
         if isinstance(value, Key):
             line = source_line(self.equation)
@@ -112,7 +112,7 @@ class _Scan:
         kept = tuple(a for a in value.axes if a != 0)
         return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
-    def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
+    def _public_turn(self, value: Public, shape: Axes) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
             return constant(value.const[0], exact=value.exact, error=value.error)
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
@@ -222,7 +222,7 @@ class _Scan:
         b = self.escaped(b) if isinstance(b, Private) else b
         return widened(checker, equation, a, b, shape, attempt, before)
 
-    def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
+    def _atom(self, i: int, b: Private, shape: Axes) -> Private | None:
         """A growing sum: it starts an iteration as an unknown that must leave it once and unchanged."""
         checker = self.checker
         start = self.start[i]
@@ -247,7 +247,7 @@ class _Scan:
         self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
-    def _sizes(self, i: int, end: Terms, shape: tuple[int, ...]) -> Turns | None:
+    def _sizes(self, i: int, end: Terms, shape: Axes) -> Turns | None:
         """A bound on a growing sum at the start of each iteration, where all iterations add as much."""
         atom = self.atoms[i]
         start = self.start[i]
@@ -279,7 +279,7 @@ class _Scan:
         known = [x for x in factors if x is not None]
         return sum(known) if len(known) == len(factors) and sum(known) <= _FADES else None
 
-    def final(self, i: int, shape: tuple[int, ...]) -> Value:
+    def final(self, i: int, shape: Axes) -> Value:
         """The carry after the last iteration."""
         checker = self.checker
         carry = self.carry[i]
@@ -341,7 +341,7 @@ class _Scan:
             return self.checker.unbounded(self.equation, [value.but(batch=None)], why)
         return value
 
-    def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
+    def stacked(self, value: Value, shape: Axes) -> Value:
         """The stacked results of all iterations."""
         if isinstance(value, Key):
             self.checker.keys.spend_in(

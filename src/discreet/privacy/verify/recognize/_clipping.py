@@ -26,7 +26,7 @@ from discreet._jax import JaxprEqn, aval, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
 from discreet.privacy.verify._bounds import Scale, Term, Terms, total_of
 from discreet.privacy.verify._domain import Axes, Private, Public, Value, private_in
-from discreet.privacy.verify._rows import is_positive, lowest, shape_of, size_per_record
+from discreet.privacy.verify._rows import is_positive, lowest, shape_of, shape_out, size_per_record
 from discreet.privacy.verify.recognize._facts import Norm
 
 FLOOR = 1e-11
@@ -40,7 +40,7 @@ _MOST_IN_EXPONENT = 2.0**16
 _OF_SHARES = ("largest", "below its largest", "shares")
 
 
-def _complete(value: Private, shape: tuple[int, ...]) -> bool:
+def _complete(value: Private, shape: Axes) -> bool:
     return value.axes is not None and size_per_record(shape, value.axes) == 1
 
 
@@ -99,9 +99,7 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
 
 
-def _square(
-    equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]
-) -> Norm | None:
+def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[Axes]) -> Norm | None:
     value = operands[0]
     if not isinstance(value, Private) or value.axes is None or value.norm_of is not None:
         return None
@@ -135,7 +133,7 @@ def largest_of(equation: JaxprEqn, row: Private, kept: Axes) -> Norm | None:
     known = row.finite and (row.linf is not None or row.terms is not None)
     if not known or most is None or most.powers or not most.factor <= _MOST_IN_EXPONENT:
         return None
-    whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1
+    whole = size_per_record(shape_out(equation), kept) == 1
     bound = Scale(math.exp(most.factor * 2.0**-22))
     return Norm("largest", frozenset([row.content]), bound=bound, finite=True) if whole else None
 
@@ -146,9 +144,7 @@ def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | N
         return row.norm_of
     kind = dtype_of(equation.outvars[0])
     whole = (
-        size_per_record(shape_of(equation.outvars[0]), kept) == 1
-        and kind.kind == "f"
-        and kind.itemsize >= 4
+        size_per_record(shape_out(equation), kept) == 1 and kind.kind == "f" and kind.itemsize >= 4
     )
     if not whole or not is_positive(row, equation.invars[0]):
         return None
@@ -236,7 +232,7 @@ def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
     return None
 
 
-def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
+def reshaped_norm(value: Private, shape: Axes) -> Norm | None:
     """The `Norm` after a reshape or broadcast: one number per record stays that number."""
     norm = value.norm_of
     return (
@@ -267,7 +263,7 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
         norm = by.norm_of
         quotient = equation.primitive is p.div_p
         # A broadcast row has several times the norm, and a norm divided by a row has no bound.
-        copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
+        copied = shape_of(equation.invars[operands.index(row)]) != shape_out(equation)
         terms = clipped_by(row, by, "norm" if quotient else "factor")
         if (
             norm is not None

@@ -18,7 +18,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, primitives as p
 from discreet.privacy.verify._domain import Private, Public, Value
-from discreet.privacy.verify._rows import shape_of, size_per_record
+from discreet.privacy.verify._rows import shape_in, shape_out, shapes_in, size_per_record
 
 
 def tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
@@ -43,7 +43,7 @@ def tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
 
 def conditions_on(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
     """Conditions on a record as a whole from conditions on each of its elements."""
-    single = size_per_record(shape_of(equation.invars[0]), value.axes) == 1
+    single = size_per_record(shape_in(equation), value.axes) == 1
     return {("all" if single else "of", value.content)}
 
 
@@ -54,8 +54,8 @@ def number_if(value: Private) -> tuple[int, int]:
 
 def most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
     """Upper bound on a record's True elements of `==`: one along an axis of distinct numbers, as in `one_hot`."""
-    shapes = [shape_of(x) for x in equation.invars]
-    out = shape_of(equation.outvars[0])
+    shapes = shapes_in(equation)
+    out = shape_out(equation)
     for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
         if (
             not isinstance(value, Private)

@@ -21,7 +21,7 @@ from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import axis_after
 from discreet.privacy.verify._registry import Rule
-from discreet.privacy.verify._rows import shape_of
+from discreet.privacy.verify._rows import shape_in, shape_out
 from discreet.privacy.verify.recognize._facts import Fold
 
 
@@ -50,8 +50,8 @@ def folded_rows(
 def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
     """The fold of a reshaped array: an axis that covers all records, with elements at most as far apart as records."""
     (axis, outer, inner) = fold
-    old = shape_of(equation.invars[0])
-    new = shape_of(equation.outvars[0])
+    old = shape_in(equation)
+    new = shape_out(equation)
     order = equation.params["dimensions"]
     if order is not None:
         old = tuple(old[int(i)] for i in order)

@@ -20,7 +20,7 @@ from discreet.privacy.verify._arithmetic import MOST_EXACT
 from discreet.privacy.verify._bounds import Batch, scaled
 from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._interpreter import Checker
-from discreet.privacy.verify._rows import lowest, shape_of, summed, varies_along
+from discreet.privacy.verify._rows import lowest, shapes_in, summed, varies_along
 
 
 def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
@@ -31,7 +31,7 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     """
     array, index, update = operands
     numbers = equation.params["dimension_numbers"]
-    shapes = [shape_of(x) for x in equation.invars]
+    shapes = shapes_in(equation)
     # If indices break their promises, other records' updates may go anywhere.
     promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
     undefined = (

@@ -31,11 +31,11 @@ from discreet.privacy.verify._bounds import (
     bounding,
     group_of,
 )
-from discreet.privacy.verify._domain import Private, Public, Value
+from discreet.privacy.verify._domain import Axes, Private, Public, Value
 from discreet.privacy.verify._errors import NoBoundError, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._moved import moved
-from discreet.privacy.verify._rows import shape_of
+from discreet.privacy.verify._rows import shape_in, shape_out
 
 
 def window_of(
@@ -47,8 +47,8 @@ def window_of(
     since JAX moves others. In a random sample a record left out moves others to another iteration:
     all rows must be taken, and treated alike (`placed`).
     """
-    own = shape_of(equation.invars[0])
-    out = shape_of(equation.outvars[0])
+    own = shape_in(equation)
+    out = shape_out(equation)
     cut = [i for i in range(len(own)) if own[i] != out[i]]
     if value.axes is None or value.batch is None or len(cut) != 1 or cut[0] not in value.axes:
         return None
@@ -100,12 +100,10 @@ def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | No
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
     numbers = range(params["start_indices"][axis], params["limit_indices"][axis])
-    return _numbered_rows(checker, value.batch, numbers, shape_of(equation.invars[0])[axis])
+    return _numbered_rows(checker, value.batch, numbers, shape_in(equation)[axis])
 
 
-def _numbered_rows(
-    checker: Checker, batch: Batch, numbers: range | tuple[int, ...], of: int
-) -> Batch:
+def _numbered_rows(checker: Checker, batch: Batch, numbers: range | Axes, of: int) -> Batch:
     """Some rows of the table; the same object for all arrays."""
     return checker.cuts.rows.setdefault(
         (batch, numbers), NumberedRows(batch, batch.masked, numbers=numbers, of=of)
@@ -146,7 +144,7 @@ def picked(
 ) -> Private:
     """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
     numbers = equation.params["dimension_numbers"]
-    count = shape_of(equation.invars[0])[axis]
+    count = shape_in(equation)[axis]
     simple = (
         source.axes == (axis,) == tuple(numbers.start_index_map)
         and axis in numbers.collapsed_slice_dims
@@ -164,7 +162,7 @@ def picked(
     batch = _numbered_rows(checker, source.batch, picks, count)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
-    (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
+    (place,) = (i for i in range(len(shape_out(equation))) if i not in offset)
     return source.but(
         batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source])
     )
