@@ -36,64 +36,69 @@ class Convolution:
         return operands[0]
 
     @property
+    def spec(self) -> Any:
+        """Which axes of image, kernel and output are batch, features and pixels."""
+        return self.equation.params["dimension_numbers"]
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The weight's shape."""
+        return aval(self.equation.invars[1]).shape
+
+    @property
+    def offsets(self) -> list[tuple[int, ...]]:
+        """The places of the kernel's pixels, in order."""
+        return list(itertools.product(*(range(self.kernel[a]) for a in self.spec.rhs_spec[2:])))
+
+    @property
     def shape(self) -> Sizes:
-        numbers = self.equation.params["dimension_numbers"]
         groups = self.equation.params["feature_group_count"]
-        kernel = aval(self.equation.invars[1]).shape
         output = aval(self.equation.outvars[0]).shape
-        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
-        batch, _, *pixels = (output[a] for a in numbers.out_spec)
+        features_out, features_in, *_ = (self.kernel[a] for a in self.spec.rhs_spec)
+        batch, _, *pixels = (output[a] for a in self.spec.out_spec)
         return (
             groups,
             batch * math.prod(pixels),
-            math.prod(space) * features_in,
+            len(self.offsets) * features_in,
             features_out // groups,
         )
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
         groups, positions, inner, outer = self.shape
         params = self.equation.params
-        numbers = self.equation.params["dimension_numbers"]
-        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        pixels = [aval(self.equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
-        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        pixels = [aval(self.equation.outvars[0]).shape[a] for a in self.spec.out_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), self.spec.lhs_spec)
         padding = [
             (low, high, step - 1)
             for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
         ]
         image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
-        strides = params["window_strides"]
-
-        def seen_at(offset: tuple[int, ...]) -> Array:
-            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
-            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
-            seen = jax.lax.slice(
-                image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1]
-            )
-            return seen.reshape(positions, groups, -1)
-
-        right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
-        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        right = _pixels_last(at_least_float32(cotangent), self.spec.out_spec)
+        starts = [
+            [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
+            for offset in self.offsets
+        ]
+        left = _patches(image, starts, pixels, params["window_strides"], (positions, groups))
         left = left.reshape(positions, groups, inner)
         right = right.reshape(positions, groups, outer)
         return left.swapaxes(0, 1), right.swapaxes(0, 1)
 
+    @property
+    def order(self) -> list[int]:
+        """The weight's axes, in the order in which left and right have their elements."""
+        features_out, features_in, *space = self.spec.rhs_spec
+        return [features_out, *space, features_in]
+
     def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         groups, _, inner, outer = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        return (
-            elements.transpose([features_out, *space, features_in])
-            .reshape(groups, outer, inner)
-            .swapaxes(1, 2)
-        )
+        return elements.transpose(self.order).reshape(groups, outer, inner).swapaxes(1, 2)
 
     def restore(self, arranged: Float[Array, "block left right"]) -> Array:
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        kernel = aval(self.equation.invars[1]).shape
-        axes = [features_out, *space, features_in]
-        return (
-            arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
-        )
+        return self._as_weight(arranged.swapaxes(1, 2))
+
+    def _as_weight(self, ordered: Array) -> Array:
+        axes = self.order
+        return ordered.reshape([self.kernel[a] for a in axes]).transpose(np.argsort(axes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,63 +112,65 @@ class _Transposed(Convolution):
     @property
     def shape(self) -> Sizes:
         groups, _, inner, outer = super().shape
-        numbers = self.equation.params["dimension_numbers"]
         image = aval(self.equation.invars[0]).shape
-        features_in = aval(self.equation.invars[1]).shape[numbers.rhs_spec[1]]
+        features_in = self.kernel[self.spec.rhs_spec[1]]
         positions = math.prod(image) // (groups * features_in)
         return groups, positions, features_in, outer * (inner // features_in)
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
         groups, positions, inner, _ = self.shape
         params = self.equation.params
-        numbers = self.equation.params["dimension_numbers"]
-        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
-        reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        window = [self.kernel[a] for a in self.spec.rhs_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), self.spec.lhs_spec)
+        reached = _pixels_last(at_least_float32(cotangent), self.spec.out_spec)
+        pixels = image.shape[1:-1]
         # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
         spread = params["lhs_dilation"]
         gap = params["rhs_dilation"]
         low = [x for x, _ in params["padding"]]
-        before = [max(0, (k - 1) * g - x) for k, g, x in zip(kernel, gap, low, strict=True)]
-        last = [(n - 1) * s + x for n, s, x in zip(image.shape[1:-1], spread, low, strict=True)]
+        before = [max(0, (k - 1) * g - x) for k, g, x in zip(window, gap, low, strict=True)]
+        last = [(n - 1) * s + x for n, s, x in zip(pixels, spread, low, strict=True)]
         after = [max(0, x - n + 1) for x, n in zip(last, reached.shape[1:-1], strict=True)]
         reached = jnp.pad(reached, [(0, 0), *zip(before, after, strict=True), (0, 0)])
-
-        def at(offset: tuple[int, ...]) -> Array:
-            first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
-            limit = [
-                f + (n - 1) * s + 1
-                for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)
-            ]
-            seen = jax.lax.slice(
-                reached,
-                [0, *first, 0],
-                [reached.shape[0], *limit, reached.shape[-1]],
-                [1, *spread, 1],
-            )
-            return seen.reshape(positions, groups, -1)
-
-        right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        starts = [
+            [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
+            for offset in self.offsets
+        ]
+        right = _patches(reached, starts, pixels, spread, (positions, groups))
         return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
+
+    @property
+    def order(self) -> list[int]:
+        return list(self.spec.rhs_spec)
 
     def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         groups, _, inner, outer = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        offsets = math.prod(elements.shape[a] for a in space)
-        ordered = elements.transpose([features_out, features_in, *space]).reshape(
-            groups, -1, inner, offsets
-        )
+        ordered = elements.transpose(self.order).reshape(groups, -1, inner, len(self.offsets))
         return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
 
     def restore(self, arranged: Float[Array, "block left right"]) -> Array:
         groups, _, inner, _ = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        kernel = aval(self.equation.invars[1]).shape
-        axes = [features_out, features_in, *space]
-        ordered = arranged.reshape(
-            groups, inner, math.prod(kernel[a] for a in space), -1
-        ).transpose(0, 3, 1, 2)
-        return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+        ordered = arranged.reshape(groups, inner, len(self.offsets), -1)
+        return self._as_weight(ordered.transpose(0, 3, 1, 2))
+
+
+def _patches(
+    image: Array,
+    starts: Sequence[Sequence[int]],
+    pixels: Sequence[int],
+    strides: Sequence[int],
+    shape: tuple[int, int],
+) -> Array:
+    """So many pixels of an image from each of these on, as (position, group, feature), side by side."""
+
+    def seen_from(start: Sequence[int]) -> Array:
+        limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
+        seen = jax.lax.slice(
+            image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1]
+        )
+        return seen.reshape(*shape, -1)
+
+    return jnp.concatenate([seen_from(start) for start in starts], axis=2)
 
 
 def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
