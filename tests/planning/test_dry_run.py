@@ -24,9 +24,9 @@ from discreet.methods.newton import (
 from discreet.tabular.models import MixtureOfProducts, logistic_regression
 from discreet.tabular.planning import DryRunRow, _dry_run, _trials, dry_run
 from discreet.tabular.planning._trials import (
-    Outcome,
-    Regression,
+    RegressionTrial,
     Terms,
+    Worth,
     distance_of_pairs,
     prediction_score,
 )
@@ -239,7 +239,7 @@ def test_what_newton_refuses_is_fitted_in_steps(two_epsilons, about) -> None:
 @pytest.mark.parametrize("family", ["binary", "counts"])
 def test_the_invented_fit_is_the_private_fit(family: str, quick_compilation) -> None:
     """Of one table: alike in the estimate, its spread, and the noise."""
-    trial = Regression(family, SCHEMA if family == "binary" else COUNTS, Terms(4_000, 1e-6, 5))
+    trial = RegressionTrial(family, SCHEMA if family == "binary" else COUNTS, Terms(4_000, 1e-6, 5))
     table = trial.tables[1]
     plan = trial.plan(3.0)
     private = fit_newton(dp.random.key(1), table.x, table.y, plan, levels=table.levels)
@@ -273,7 +273,7 @@ def test_the_invented_fit_of_a_model_is_the_private_fit(quick_compilation) -> No
 
 
 def test_invented_counts_keep_to_their_bounds_and_have_the_spread_that_was_asked_for() -> None:
-    trial = Regression("counts", COUNTS, Terms(5_000, 1e-6, 0))
+    trial = RegressionTrial("counts", COUNTS, Terms(5_000, 1e-6, 0))
     for table, spread in zip(trial.tables, np.repeat([1.0, 0.5, 0.25], 4), strict=True):
         assert table.levels.tolist() == [False, True, True, True]
         assert np.std(table.x @ table.truth[1:]) == pytest.approx(spread, rel=0.05)
@@ -313,8 +313,8 @@ def test_the_least_epsilon_is_named(found) -> None:
 
 def test_half_of_the_tables_decide_on_the_use() -> None:
     uses = ["for its coefficients", "not usable", "for prediction"]
-    assert DryRunRow.of(1.0, [Outcome(use) for use in uses]).use == "for prediction"
-    assert DryRunRow.of(1.0, [Outcome(use) for use in uses[1:2] * 2 + uses[:1]]).use == "not usable"
+    assert DryRunRow.of(1.0, [Worth(use) for use in uses]).use == "for prediction"
+    assert DryRunRow.of(1.0, [Worth(use) for use in uses[1:2] * 2 + uses[:1]]).use == "not usable"
 
 
 def test_ctrl_c_leaves_what_is_done(found, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_ctrl_c_leaves_what_is_done(found, monkeypatch: pytest.MonkeyPatch) -> N
             if not fits:
                 raise KeyboardInterrupt
             fits -= 1
-            return Outcome("for prediction")
+            return Worth("for prediction")
 
     monkeypatch.setattr(_dry_run, "trial_for", lambda *_: Trial())
     stopped = dry_run("logistic", SCHEMA, num_records=600, epsilon=1.0, progress_bar=False)

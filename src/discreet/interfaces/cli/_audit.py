@@ -20,7 +20,7 @@ from discreet.interfaces.cli._terminal import (
 from discreet.interfaces.cli._verify import _returned_by
 
 
-class MethodName(enum.StrEnum):
+class AuditedMethod(enum.StrEnum):
     """The fitting method."""
 
     DPSVI = "dpsvi"
@@ -39,8 +39,8 @@ def audit(
         ),
     ] = None,
     method: Annotated[
-        MethodName, typer.Option(help="The method whose steps are audited.")
-    ] = MethodName.DPSVI,
+        AuditedMethod, typer.Option(help="The method whose steps are audited.")
+    ] = AuditedMethod.DPSVI,
     num_records: Annotated[
         int,
         typer.Option(

@@ -18,7 +18,7 @@ from discreet.methods.inference import UseWarning
 from discreet.privacy.accounting import suggest
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 from discreet.tabular.models import MixtureOfProducts
-from discreet.tabular.planning._trials import PAIRS, Outcome, Terms, Trial, trial_for
+from discreet.tabular.planning._trials import PAIRS, Terms, Trial, Worth, trial_for
 from discreet.tabular.tables import Schema
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -56,7 +56,7 @@ class DryRunRow:
     use: str
 
     @classmethod
-    def of(cls, epsilon: float, outcomes: Sequence[Outcome]) -> DryRunRow:
+    def of(cls, epsilon: float, outcomes: Sequence[Worth]) -> DryRunRow:
         """The row of several fits."""
         uses = sorted((outcome.use for outcome in outcomes), key=("", *USES).index)
         with warnings.catch_warnings(), np.errstate(invalid="ignore"):

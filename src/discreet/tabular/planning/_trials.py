@@ -97,7 +97,7 @@ _WIDTH = 1.645  # of a 90 % interval, in standard deviations
 _NOTHING = np.zeros(0)
 
 
-class Outcome(NamedTuple):
+class Worth(NamedTuple):
     """What one fit is worth; what a method does not say is NaN or empty."""
 
     use: str  # The verdict of the fit, as `Statement.use`
@@ -145,7 +145,7 @@ class Trial(ABC):
         """The plan of the fit."""
 
     @abstractmethod
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         """Fit the table of this number at an epsilon."""
 
     def _scaled(self, epsilon: float) -> Any:
@@ -167,7 +167,7 @@ class Trial(ABC):
         return int(np.random.default_rng((self.terms.seed, number, 2)).integers(2**31))
 
 
-class Regression(Trial):
+class RegressionTrial(Trial):
     """A regression of a schema's target, by private Newton."""
 
     method = "Private Newton"
@@ -231,7 +231,7 @@ class Regression(Trial):
             drops=self.drops,
         )
 
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
         found = fit_invented(
             table.x,
@@ -249,7 +249,7 @@ class Regression(Trial):
             if self.family != "classes"
             else table.truth.reshape(self.num_classes, size).T
         )
-        return Outcome(
+        return Worth(
             use=found.statement.use,
             ratio=found.ratio,
             learned=found.learned,
@@ -359,7 +359,7 @@ class LineTable(NamedTuple):
     truth: Float[np.ndarray, " feature+1"]
 
 
-class Line(Trial):
+class LineTrial(Trial):
     """A linear regression, by noisy moments."""
 
     method = "Noisy moments"
@@ -385,7 +385,7 @@ class Line(Trial):
             drops=bool(self.schema.drops),
         )
 
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
         x = table.x
         y = table.y
@@ -400,7 +400,7 @@ class Line(Trial):
             return prediction_score(y[new], line[0] + x[new] @ line[1:])[1]
 
         variances = np.diag(found.covariance)
-        return Outcome(
+        return Worth(
             use=found.statement.use,
             learned=1 - variances,  # the prior's variance is 1
             held=np.abs(found.mean - truth) < _WIDTH * np.sqrt(variances),
@@ -425,7 +425,7 @@ class Line(Trial):
         )
 
 
-class OfModel(Trial):
+class ModelTrial(Trial):
     """A model whose tables are drawn from its prior."""
 
     most_times = 1  # tables of each strength
@@ -514,14 +514,14 @@ class OfModel(Trial):
         return score if measure == self.measure else math.nan
 
 
-class OwnModel(OfModel):
+class OwnModelTrial(ModelTrial):
     """A NumPyro model, by private Newton."""
 
     method = "Private Newton of a model"
     most_times = _MOST_TABLES
 
     @classmethod
-    def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModel:
+    def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModelTrial:
         """The trial; NoPointError where `DPNewton` refuses the model."""
         example = template.draw(np.random.default_rng(terms.seed), 8)
         latents = names_of_latents(model, example, num_records=terms.num_records)
@@ -534,7 +534,7 @@ class OwnModel(OfModel):
             epsilon=epsilon, delta=self.terms.delta, num_records=self.terms.num_records
         )
 
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
         seed = self._noise_seed(number)
         plan = self._scaled(epsilon)
@@ -543,7 +543,7 @@ class OwnModel(OfModel):
         for name, (low, high) in found.interval.items():
             truth = np.asarray(table.truth[name])
             held.append(np.ravel((low <= truth) & (truth <= high)))
-        return Outcome(
+        return Worth(
             use=found.statement.use,
             ratio=found.ratio,
             learned=np.concatenate([np.ravel(share) for share in found.learned.values()]),
@@ -553,7 +553,7 @@ class OwnModel(OfModel):
         )
 
 
-class InSteps(OfModel):
+class StepsTrial(ModelTrial):
     """A model that private Newton refuses, or that has a guide of its own, by `DPSVI` with the default settings."""
 
     method = "A fit in steps"
@@ -590,7 +590,7 @@ class InSteps(OfModel):
             return self.settings.dpsvi(plan)
         return DPSVI(self.settings.model, self.guide, self.settings.optimizer(), plan=plan)
 
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
         plan = self.plan(epsilon)
         # Batches as large as in a table of all records, with as much noise.
@@ -605,12 +605,12 @@ class InSteps(OfModel):
             for name, draws in found.posterior(key, _MOST_DRAWS).items()
         }
         if self.twin is not None:
-            return Outcome("", score=distance_of_pairs(self.twin, values, table.truth))
+            return Worth("", score=distance_of_pairs(self.twin, values, table.truth))
         best = self._score(table.truth, table)
-        return Outcome(found.statement.use, score=self._score(values, table), best=best)
+        return Worth(found.statement.use, score=self._score(values, table), best=best)
 
 
-class Twin(OfModel):
+class TwinTrial(ModelTrial):
     """A twin fitted to noisy counts."""
 
     method = "Noisy counts"
@@ -629,7 +629,7 @@ class Twin(OfModel):
         terms = {"epsilon": epsilon, "delta": self.terms.delta, "slices": slices}
         return MarginalsPlan.calibrate(schema, **terms)
 
-    def fit(self, epsilon: float, number: int) -> Outcome:
+    def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
         plan = self.plan(epsilon)
         (levels,) = table.rows
@@ -649,7 +649,7 @@ class Twin(OfModel):
         )
         _, found = fit_twins(released, components=self.twin.components)
         values = {name: draws[0] for name, draws in found.latents.items()}
-        return Outcome(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))
+        return Worth(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))
 
 
 def trial_for(
@@ -707,9 +707,9 @@ def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] |
         if about is not None:
             raise ValueError("A MixtureOfProducts has a schema of its own: leave about out")
         return (
-            Twin(model, terms)
+            TwinTrial(model, terms)
             if counts_suffice(model.schema)
-            else InSteps(model, template_of_twin(model), terms)
+            else StepsTrial(model, template_of_twin(model), terms)
         )
     if isinstance(model, str):
         return _regression(model, about, terms)
@@ -722,10 +722,10 @@ def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] |
     note = "The model has a guide."
     if guide is None:
         try:
-            return OwnModel.of(model, template, terms)
+            return OwnModelTrial.of(model, template, terms)
         except NoPointError as error:
             note = str(error)
-    return InSteps(model, template, terms, guide, note)
+    return StepsTrial(model, template, terms, guide, note)
 
 
 def _regression(name: str, schema: Any, terms: Terms) -> Trial:
@@ -749,10 +749,10 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         )
     if name == LINEAR and schema.max_rows > 1:
         note = "A line of persons with several rows is fitted in steps."
-        return InSteps(linear_regression, template, terms, note=note)
+        return StepsTrial(linear_regression, template, terms, note=note)
     if name == LINEAR:
-        return Line(schema, terms)
-    return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
+        return LineTrial(schema, terms)
+    return RegressionTrial(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
 
 
 def prediction_score(

@@ -1,6 +1,6 @@
 """The binding of a fit to its first batch: the sampling scheme of the batch, the number of records, and the whole guide.
 
-    arrays of the batch --> the batchifier that returned them --> their sampling scheme (`Drawn`)
+    arrays of the batch --> the batchifier that returned them --> their sampling scheme (`Scheme`)
     the model's plate   --> the number of records N
     both, and the shapes --> a `discreet.inference.DPSVI` with a plan for them (`Binding`)
 
@@ -147,7 +147,7 @@ def complete_guide(
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class Scheme:
     """The sampling scheme of a batch, as far as it is known."""
 
     law: BatchLaw  # the law
@@ -179,7 +179,7 @@ def find_law(
     num_records: int | None,
     given: Source | None,
     before: BatchLaw | None = None,
-) -> Drawn:
+) -> Scheme:
     """Find the sampling scheme of a batch: that of the batchifier that returned its arrays, or else by its number of rows.
 
     `num_records` is the size of the model's plate, `given` the batchifier that the caller named,
@@ -194,7 +194,7 @@ def find_law(
                 f"These batches are {source.law}, but batches= names a batchifier of {given.law}."
             )
         _check_plate({source.law}, rows, num_records)
-        return Drawn(source.law, (source,), None)
+        return Scheme(source.law, (source,), None)
     candidates = [given] if given is not None else live_sources(rows)
     laws = {candidate.law for candidate in candidates}
     if given is None and before is not None and before.rows == rows:
@@ -211,7 +211,7 @@ def find_law(
             "Batches were not the arrays that a batchifier of discreet.compat.d3p returned, or were changed since (by a jit "
             f"around get_batch or update, for example). That they were drawn as {law} is taken on trust."
         )
-        return Drawn(
+        return Scheme(
             law, tuple(candidate for candidate in candidates if candidate.law == law), doubt
         )
     if num_records is None:
@@ -228,7 +228,7 @@ def find_law(
         "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
         "replacement is taken on trust."
     )
-    return Drawn(BatchLaw(FixedSizeSampling(rows), num_records), (), doubt)
+    return Scheme(BatchLaw(FixedSizeSampling(rows), num_records), (), doubt)
 
 
 def _check_plate(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[BatchLaw]:

@@ -159,7 +159,7 @@ class GetBatch:
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
         """Return batch number i (may be traced) of a state from `init`; use each pair once, since it repeats the batch."""
         batch = self._get(i, batchifier_state)
-        origin = Origin(self.source, i, batchifier_state, self._get)
+        origin = BatchOrigin(self.source, i, batchifier_state, self._get)
         for place, array in enumerate(jax.tree.leaves(batch)):
             forget = functools.partial(_handed_out.pop, id(array))
             _handed_out[id(array)] = weakref.ref(array, forget), origin, place
@@ -170,7 +170,7 @@ _live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Origin:
+class BatchOrigin:
     """The origin of a batch: its batchifier, its number and the batchifier's state."""
 
     source: Source
@@ -188,13 +188,13 @@ class Origin:
             return int(self.i), np.asarray(words).tobytes()
 
 
-_handed_out: dict[int, tuple[weakref.ref[Any], Origin, int]] = {}
+_handed_out: dict[int, tuple[weakref.ref[Any], BatchOrigin, int]] = {}
 """The live arrays returned by batchifiers, by identity, with their place in the batch: concrete
 ones, and the tracers of a program being compiled. An entry is removed with its array, so that an
 identity is never another array's."""
 
 
-def origin_of(arrays: Sequence[Any]) -> Origin | None:
+def origin_of(arrays: Sequence[Any]) -> BatchOrigin | None:
     """The call of `get_batch` that returned all of these arrays; None unless it is one call."""
     origins = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
     return origins.pop() if len(origins) == 1 else None

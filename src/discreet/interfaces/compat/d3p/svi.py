@@ -29,7 +29,7 @@ from discreet._validate import positive
 from discreet.interfaces.compat.d3p import random as d3p_random
 from discreet.interfaces.compat.d3p._binding import (
     Binding,
-    Drawn,
+    Scheme,
     as_batch,
     comparable,
     complete_guide,
@@ -173,9 +173,9 @@ class DPSVI(SVI):
         self._public_evaluation = public_evaluation
         self._bindings: dict[Any, Binding] = {}
         """Bindings by kind of batch, reused by fits with other keys."""
-        self._found: dict[Any, tuple[Binding, Drawn]] = {}
+        self._found: dict[Any, tuple[Binding, Scheme]] = {}
         """The bindings since `init`, by kind of batch and batchifier."""
-        self._used: dict[Binding, set[Drawn]] = {}
+        self._used: dict[Binding, set[Scheme]] = {}
         """The bindings and sampling schemes of the updates."""
         self._drawn: dict[Any, int] = {}
         """The batches used, and their update."""
@@ -440,7 +440,7 @@ class DPSVI(SVI):
             )
         return binding.plan(whole_steps(num_iter))
 
-    def _check_mask(self, mask: Any, binding: Binding, drawn: Drawn) -> None:
+    def _check_mask(self, mask: Any, binding: Binding, drawn: Scheme) -> None:
         whole = isinstance(mask, bool) and mask
         if whole and binding.law.masked:
             raise ValueError(
@@ -519,7 +519,7 @@ class DPSVI(SVI):
         self._exact_notes.add(said)
         warnings.warn(said, D3PAccountingWarning, stacklevel=3)
 
-    def _check_untested(self, drawn: Drawn) -> None:
+    def _check_untested(self, drawn: Scheme) -> None:
         if self._tested and not (
             drawn.doubt is None and all(_are_apart(source, drawn) for source in self._tested)
         ):
@@ -535,7 +535,7 @@ class DPSVI(SVI):
             )
         return self._latest
 
-    def _only_law(self) -> tuple[Binding, set[Drawn]]:
+    def _only_law(self) -> tuple[Binding, set[Scheme]]:
         """The binding of all updates of this fit, and the sampling schemes of their batches."""
         if len({(binding.law, binding.fit.plan.num_records) for binding in self._used}) > 1:
             laws = sorted({str(binding.law) for binding in self._used})
@@ -550,7 +550,7 @@ class DPSVI(SVI):
 
     def _binding_of(
         self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]
-    ) -> tuple[Binding, Drawn]:
+    ) -> tuple[Binding, Scheme]:
         """The binding of a batch for `update`, also under tracing, and for kinds of batches that `init` did not get."""
         self._bound()
         found = self._found.get(_kind_of(records, public))
@@ -563,7 +563,7 @@ class DPSVI(SVI):
 
     def _bind(
         self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]
-    ) -> tuple[Binding, Drawn]:
+    ) -> tuple[Binding, Scheme]:
         kind = _kind_of(records, public)
         static = {**self.static_kwargs, **public}
         declared = declared_num_records(self.model, args, static)
@@ -603,7 +603,7 @@ def _kind_of(records: Records, public: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _are_apart(source: Source, drawn: Drawn) -> bool:
+def _are_apart(source: Source, drawn: Scheme) -> bool:
     return bool(drawn.sources) and all(source.is_apart_from(one) for one in drawn.sources)
 
 
