@@ -284,11 +284,23 @@ def start_of_search(site: Message) -> Any:
     return None if support is None else jnp.broadcast_to(support[0], site["fn"].shape())
 
 
-def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
-    """Trace model and guide for two and three records, and refuse what cannot be private."""
-    guide = programs.guide
+class _Model(NamedTuple):
+    """What is found in a model before its guide is traced."""
+
+    traced: Traced  # with two records
+    hint: int | None  # as in `_trace_model`
+    record_plates: frozenset[str]
+    inside: set[str]  # the sites of which each record has its own
+    latents: list[str]  # those of the model's latents that are not discrete
+    discrete: list[str]
+    observed: list[str]
+    factors: list[str]
+    summed: tuple[Summed, ...]
+
+
+def _look_at_model(programs: Programs, key: PRNGKeyArray) -> _Model:
+    """Trace the model for two and three records, and refuse what cannot be private."""
     num_records = programs.num_records
-    keeps_local = bool(programs.keeps_local)
     with _explained("model", programs):
         two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
@@ -309,10 +321,9 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             f"{left_out(programs.model, *programs.arguments(programs.records.leaves))}Pass the observations, too, as y in "
             'dp.fit(model, x, y, ...), and give them to their site: numpyro.sample("y", ..., obs=y).'
         )
-    _check_model(two.sites, three.sites, inside, keeps_local)
+    _check_model(two.sites, three.sites, inside, bool(programs.keeps_local))
     _check_mutable("model", two.sites, programs, key, hint)
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
-    latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
     observed, factors = _sort_observed(two.sites, three.sites, inside, num_records)
     if len(factors) > _FEWEST_TELLING_ROWS:
@@ -322,29 +333,46 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "observe them in a plate."
         )
     whole = [n for n in factors if not _is_data_free(n, programs, key, two, hint, inside)]
-    observed += whole
-    if not observed:
+    if not observed + whole:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
             "does not say what one record contributes. Put the observations into a plate, for example "
             'with numpyro.plate("data", xs.shape[0]).'
         )
     one = _trace_abstractly(programs, programs.model, 1, key, hint) if discrete else two
-    summed = _sum_out(one, two, three, discrete)
+    return _Model(
+        traced=two,
+        hint=hint,
+        record_plates=record_plates,
+        inside=inside,
+        latents=[s.name for s in unobserved if not s.discrete],
+        discrete=discrete,
+        observed=observed + whole,
+        factors=[n for n in factors if n not in whole],
+        summed=_sum_out(one, two, three, discrete),
+    )
 
+
+def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
+    """Trace model and guide for two and three records, and refuse what cannot be private."""
+    model = _look_at_model(programs, key)
+    inside = model.inside
+    latents = model.latents
+    guide = programs.guide
     guides = list(auto_guides(guide))
     check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
+    keeps_local = bool(programs.keeps_local)
     if programs.keeps_local is None and not inside.isdisjoint(latents):
         # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them
         # by itself.
         is_auto = isinstance(guide, autoguide.AutoGuide)
         keeps_local = is_auto and any(type(part) in SITE_BY_SITE for part in guides)
-    hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
+    hidden = {site.name: site.support[0].astype(site.dtype) for site in model.summed}
     set_up = functools.partial(
         set_up_auto_guides,
         programs=programs,
         key=key,
-        record_plates=record_plates,
+        record_plates=model.record_plates,
         inside=inside,
         hidden=hidden,
         keeps_local=keeps_local,
@@ -357,37 +385,37 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
                 # Its parameters have the shapes of the rows on which it is set up.
                 set_up([jnp.repeat(x[:1], rows, axis=0) for x in placeholder])
             with _explained("guide", programs):
-                traced.append(_trace_abstractly(programs, guide, rows, key, hint))
+                traced.append(_trace_abstractly(programs, guide, rows, key, model.hint))
 
     if not keeps_local:
         set_up(placeholder)
     # On shapes alone: a search for initial values that only their number is wanted of, is not to be
     # compiled.
     jax.eval_shape(trace_guide)
-    guide_two, guide_three = traced
     if keeps_local:
         set_up(placeholder)
-    _check_mutable("guide", guide_two.sites, programs, key, hint)
-    if stray := changing_plates(guide_two, guide_three) - record_plates:
+    two, three = traced
+    _check_mutable("guide", two.sites, programs, key, model.hint)
+    if stray := changing_plates(two, three) - model.record_plates:
         raise ValueError(
             f"The guide's plate {sorted(stray)[0]!r} follows the number of records, but the model has no "
             "record plate of that name. Use the model's name for it."
         )
-    local_params = _local_params(guide_two.sites, guide_three.sites, keeps_local)
-    guide_inside = sites_of_records(guide_two, guide_three, record_plates)
-    _check_guide(guide_two.sites, latents, discrete, inside, guide_inside)
-    guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
+    local_params = _local_params(two.sites, three.sites, keeps_local)
+    guide_inside = sites_of_records(two, three, model.record_plates)
+    _check_guide(two.sites, latents, model.discrete, inside, guide_inside)
+    guide_sites = [n for n, s in two.sites.items() if s.kind == "sample" and not s.observed]
     return Structure(
-        record_plates=record_plates,
+        record_plates=model.record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
         local_latents=tuple(n for n in latents if n in inside),
-        observed=tuple(observed),
+        observed=tuple(model.observed),
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
-        model_params=tuple(n for n, s in two.sites.items() if s.kind == "param"),
+        model_params=tuple(n for n, s in model.traced.sites.items() if s.kind == "param"),
         local_params=local_params,
-        factors=tuple(n for n in factors if n not in whole),
-        summed=summed,
+        factors=tuple(model.factors),
+        summed=model.summed,
     )
 
 
