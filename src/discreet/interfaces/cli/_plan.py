@@ -1,5 +1,6 @@
 """`discreet plan`: a dry run on invented tables, before any data are read."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,52 +23,65 @@ from discreet.interfaces.cli._terminal import (
     say_json,
     say_lines,
     settings,
+    with_options_of,
 )
 
 
-@refusing
-def plan(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `plan`."""
+
     num_records: Annotated[
         int,
         typer.Option(
             help="Public number of records of the table, or of persons if the schema names them."
         ),
-    ],
-    model: options.ModelToPlan = None,
-    epsilon: options.Epsilon = None,
-    width: options.Widths = None,
-    mean: options.Means = None,
-    by: options.Groups = None,
-    pair: options.Pairs = None,
-    level: options.Level = LEVEL,
-    relation: options.RelationOption = None,
-    target: options.Target = None,
-    bounds: options.Bounds = None,
-    schema: options.SchemaFile = None,
-    delta: options.Delta = None,
-    components: options.Components = None,
+    ]
+    model: options.ModelToPlan = None
+    epsilon: options.Epsilon = None
+    width: options.Widths = None
+    mean: options.Means = None
+    by: options.Groups = None
+    pair: options.Pairs = None
+    level: options.Level = LEVEL
+    relation: options.RelationOption = None
+    target: options.Target = None
+    bounds: options.Bounds = None
+    schema: options.SchemaFile = None
+    delta: options.Delta = None
+    components: options.Components = None
     share: Annotated[
         float | None,
         typer.Option(
             help="For logistic: a public guess of the share of the target's second category, if it is rare. Default: mostly "
             "from a fifth to four fifths."
         ),
-    ] = None,
+    ] = None
     kept: Annotated[
         float | None,
         typer.Option(
             help='If the schema has missing = "drop": a public guess of the share of records that are kept.'
         ),
-    ] = None,
+    ] = None
     seed: Annotated[
         int, typer.Option(help="Seed of the invented tables; nothing here is secret.")
-    ] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file.")] = None,
+    ] = 0
+    plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file.")] = None
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that are there.")
-    ] = False,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = False
+    as_json: options.AsJson = False
+
+    def described(self, chosen: options.ChosenModel) -> "dp.tables.Schema":
+        """The public description of the table, as the model needs it."""
+        return options.schema_of(
+            None, chosen, self.target, self.bounds, self.schema, non_private_bounds=False
+        )
+
+
+@refusing
+@with_options_of(Asked)
+def plan(asked: Asked) -> None:
     """Show what a fit is good for at several ε, or the ε that a description needs. Reads no data and spends nothing.
 
     `discreet plan --model logistic --bounds "age=17:90,smoker=no|yes" --target smoker --num-records
@@ -87,67 +101,49 @@ def plan(
     mean or share is narrow enough. With --by that is of groups, and --num-records those of the
     smallest one.
     """
-    if width:
-        of_fits = {
-            "--model": model,
-            "--epsilon": epsilon,
-            "--share": share,
-            "--kept": kept,
-            "--plot": plot,
-        }
-        if given := [name for name, value in of_fits.items() if value is not None]:
-            raise ValueError(
-                f"--width finds the ε of discreet describe: leave {', '.join(given)} out"
-            )
-        described = options.schema_of(
-            None, choose_model(TWIN), target, bounds, schema, non_private_bounds=False
-        )
-        _say_widths(
-            described,
-            width,
-            mean,
-            num_records,
-            delta,
-            as_json,
-            by=by,
-            pairs=pair,
-            level=level,
-            relation=relation,
-        )
-        return
-    of_figures = {"--mean": mean, "--by": by, "--pair": pair, "--relation": relation}
-    if given := [name for name, value in of_figures.items() if value]:
+    if asked.width:
+        _plan_description(asked)
+    else:
+        _plan_fit(asked)
+
+
+def _plan_fit(asked: Asked) -> None:
+    """Print what fits are good for."""
+    of_figures = ("mean", "by", "pair", "relation")
+    if given := [f"--{name}" for name in of_figures if getattr(asked, name)]:
         raise ValueError(f"{', '.join(given)}: for a description, give --width, too")
-    if model is None or epsilon is None:
+    if asked.model is None or asked.epsilon is None:
         raise ValueError("give --model and --epsilon for a fit, or --width for a description")
-    check_file(plot, "--plot", overwrite=overwrite)
-    if bounds is None and schema is None:
+    plot = asked.plot
+    check_file(plot, "--plot", overwrite=asked.overwrite)
+    if asked.bounds is None and asked.schema is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds or --schema"
         )
-    chosen = choose_model(model, components=components)
-    described = options.schema_of(None, chosen, target, bounds, schema, non_private_bounds=False)
+    chosen = choose_model(asked.model, components=asked.components)
+    described = asked.described(chosen)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
     # A fit to noisy counts releases the number of records, so its default δ does not follow from
     # it.
     counts = chosen.name == TWIN and dp.marginals.counts_suffice(described)
+    delta = suggest_delta(None if counts else asked.num_records, None)
     found = dp.planning.dry_run(
         fitted,
         about,
-        num_records=num_records,
-        epsilon=epsilon,
-        delta=suggest_delta(None if counts else num_records, None) if delta is None else delta,
+        num_records=asked.num_records,
+        epsilon=asked.epsilon,
+        delta=delta if asked.delta is None else asked.delta,
         guide=guide,
-        share=share,
-        kept=kept,
-        seed=seed,
-        progress_bar=not as_json,
+        share=asked.share,
+        kept=asked.kept,
+        seed=asked.seed,
+        progress_bar=not asked.as_json,
     )
     files = [] if plot is None else draw_picture(plot, lambda: found.plot().figure)
     if plot is not None and not files:
         say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
-    if as_json:
+    if asked.as_json:
         say_json("plan", {**found.to_dict(), "files": files})
     else:
         say_lines(str(found))
@@ -159,33 +155,28 @@ def plan(
         raise typer.Exit(130)
 
 
-def _say_widths(
-    schema: "dp.tables.Schema",
-    width: Sequence[str],
-    mean: Sequence[str] | None,
-    num_records: int,
-    delta: float | None,
-    as_json: bool,
-    *,
-    by: Sequence[str] | None,
-    pairs: Sequence[str] | None,
-    level: float,
-    relation: options.RelationName | None,
-) -> None:
+def _plan_description(asked: Asked) -> None:
     """Find and print the ε of a description."""
-    means = _numbers("--mean", mean or ())
-    keys = keys_of(by, schema)
+    of_fits = ("model", "epsilon", "share", "kept", "plot")
+    if given := [f"--{name}" for name in of_fits if getattr(asked, name) is not None]:
+        raise ValueError(f"--width finds the ε of discreet describe: leave {', '.join(given)} out")
+    schema = asked.described(choose_model(TWIN))
+    means = _numbers("--mean", asked.mean or ())
+    keys = keys_of(asked.by, schema)
+    level = asked.level
+    relation = asked.relation
+    num_records = asked.num_records
     # δ follows from all records, and a group has a part of them.
-    delta = delta_of(delta, None if keys else num_records, None)
-    counted: dict[str, Any] = {"delta": delta, "by": keys, "pairs": pairs_of(pairs, schema)}
+    delta = delta_of(asked.delta, None if keys else num_records, None)
+    counted: dict[str, Any] = {"delta": delta, "by": keys, "pairs": pairs_of(asked.pair, schema)}
     counted["relation"] = options.relation_of(relation)
     how: dict[str, Any] = {"level": level, "means": means}
     epsilon = dp.marginals.epsilon_for_widths(
-        schema, _numbers("--width", width), num_records=num_records, **how, **counted
+        schema, _numbers("--width", asked.width or ()), num_records=num_records, **how, **counted
     )
     planned = dp.marginals.description_plan(schema, epsilon=epsilon, **counted)
     found = dp.marginals.half_widths(planned, num_records, by=keys, **how)
-    if as_json:
+    if asked.as_json:
         facts = {
             "epsilon": epsilon,
             "delta": delta,
