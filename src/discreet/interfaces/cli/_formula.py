@@ -35,27 +35,23 @@ if TYPE_CHECKING:
 
 RESULT = "fit.discreet"
 OTHERS = (
-    *(
-        "target",
-        "by",
-        "components",
-        "choices",
-        "steps",
-        "rate",
-        "batch_size",
-        "clip",
-        "learning_rate",
-        "model_args",
-    ),
-    *(
-        "raw",
-        "distributed",
-        "coordinator",
-        "num_processes",
-        "process_id",
-        "non_private_bounds",
-        "draws",
-    ),
+    "target",
+    "by",
+    "components",
+    "choices",
+    "steps",
+    "rate",
+    "batch_size",
+    "clip",
+    "learning_rate",
+    "model_args",
+    "raw",
+    "distributed",
+    "coordinator",
+    "num_processes",
+    "process_id",
+    "non_private_bounds",
+    "draws",
 )
 """Options of a fit that a formula has no use for."""
 

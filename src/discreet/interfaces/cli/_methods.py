@@ -12,7 +12,7 @@ order:
 
 To add a method, write a class with these functions, enter it in `METHODS`, and its name in
 `_options.MethodName`. A fit of records in memory derives from `OfRecords`: it adds a plan
-(`plan_for`), a release, and sentences.
+(`plan_for`), a fit (`set_up`), and sentences.
 """
 
 import dataclasses
@@ -309,7 +309,7 @@ class Method:
 
 @dataclasses.dataclass
 class OfRecords(Method, ABC):
-    """A fit of records in memory; subclasses add a plan, a release and sentences."""
+    """A fit of records in memory; subclasses add a plan, a fit and sentences."""
 
     # The key by which rows of each person are chosen, if others must choose the same
     order: bytes | None = None
@@ -327,6 +327,7 @@ class OfRecords(Method, ABC):
     spread = ""  # What the draws include, for the statement
     hidden = ""  # The sentence on a result that the noise hides
     hints = ""  # What else readers of the summary must know
+    waiting = ""  # What takes a while
     most_cells = math.inf  # The most features of all records that it fits by default
     instead: ClassVar[Any] = None  # The method that fits larger tables by default
 
@@ -537,9 +538,23 @@ class OfRecords(Method, ABC):
             else (AGAIN, dp.inference.START_AGAIN)
         )
 
-    @abstractmethod
     def release(self) -> tuple[Any, Any]:
         """Fit. Returns the result, and the key for draws from its posterior."""
+        members = self.members
+        with members.together():
+            book = self.book()
+            keep_compiled_programs(settings.compilation_cache)
+            fit_key, draw_key = self.keys()
+            fit = self.set_up()
+        self.say_spent()
+        if self.asked.progress_bar and members.first:
+            say_error(self.waiting)
+        with self._explained():
+            return fit(fit_key, person=self.schema.person, ledger=book), draw_key
+
+    @abstractmethod
+    def set_up(self) -> Callable[..., Any]:
+        """Set the fit up: the function that makes it with a key, a person and a ledger."""
 
     @property
     def checkpoint(self) -> Path | None:
@@ -836,6 +851,7 @@ class InSteps(OfRecords):
         "The gradients of {whose} can add up to {signal} C for each of them (C is the clipping norm), and the noise that is "
         "left in the mean of all steps is {noise:.2g} C."
     )
+    waiting = "Compiling the fit, which takes up to a minute. Steps follow."
     whole: Any = None  # The model of the whole table, if it is one
 
     def plan_for(self, num_records: int, delta: float) -> "dp.PrivacyPlan":
@@ -901,39 +917,31 @@ class InSteps(OfRecords):
         share = counted._replace(value=1 - counted.value)
         return f"{share} of the {self.plan.num_records:,} {self._persons} had such a cell, or no finite loss."
 
-    def release(self) -> tuple[Any, Any]:
+    def set_up(self) -> Callable[..., Any]:
         import numpyro
 
-        asked = self.asked
-        members = self.members
-        with members.together():
-            book = self.book()
-            keep_compiled_programs(settings.compilation_cache)
-            fit_key, draw_key = self.keys()
-            guide = None if self.own is None else self.own.guide
-            dpsvi = dp.inference.DPSVI(
-                self.function,
-                dp.models.guide_for(self.whole or self.function) if guide is None else guide,
-                numpyro.optim.Adam(self.learning_rate),
-                plan=self.plan,
-                placeholder=None if self.whole is None else self.whole.placeholder,
-            )
-            arguments = self.arguments()
-        self.say_spent()
-        if asked.progress_bar and members.first:
-            say_error("Compiling the fit, which takes up to a minute. Steps follow.")
-        with self._explained():
-            result = dpsvi.run(
-                fit_key,
+        guide = None if self.own is None else self.own.guide
+        dpsvi = dp.inference.DPSVI(
+            self.function,
+            dp.models.guide_for(self.whole or self.function) if guide is None else guide,
+            numpyro.optim.Adam(self.learning_rate),
+            plan=self.plan,
+            placeholder=None if self.whole is None else self.whole.placeholder,
+        )
+        arguments = self.arguments()
+
+        def fit(key: "PRNGKeyArray", **how: Any) -> Any:
+            return dpsvi.run(
+                key,
                 *arguments,
-                progress_bar=asked.progress_bar,
-                ledger=book,
+                progress_bar=self.asked.progress_bar,
                 checkpoint=self.checkpoint,
-                person=self.schema.person,
                 max_rows=self.schema.max_rows,
-                mesh=members.mesh,
+                mesh=self.members.mesh,
+                **how,
             )
-        return result, draw_key
+
+        return fit
 
     def plot(self) -> list[Path]:
         return draw_picture(self.asked.out / "fit.png", self.picture)
@@ -1055,18 +1063,8 @@ class InSums(OfRecords):
     def fit(self, key: "PRNGKeyArray", **how: Any) -> Any:
         """Fit the records."""
 
-    def release(self) -> tuple[Any, Any]:
-        members = self.members
-        with members.together():
-            book = self.book()
-            keep_compiled_programs(settings.compilation_cache)
-            fit_key, draw_key = self.keys()
-        self.say_spent()
-        if self.asked.progress_bar and members.first:
-            say_error(self.waiting)
-        with self._explained():
-            result = self.fit(fit_key, person=self.schema.person, ledger=book)
-        return result, draw_key
+    def set_up(self) -> Callable[..., Any]:
+        return self.fit
 
 
 class Moments(InSums):

@@ -13,7 +13,7 @@ import typer
 
 import discreet as dp
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._options import REGRESSIONS
+from discreet.interfaces.cli._options import LINEAR, MULTINOMIAL, NEGATIVE_BINOMIAL, REGRESSIONS
 from discreet.interfaces.cli._report import facts_in
 from discreet.interfaces.cli._terminal import (
     check_file,
@@ -37,9 +37,6 @@ Fit = Annotated[
 
 
 _ELEMENTS = 2**22
-
-
-_LARGEST_LOG = 20.0
 
 
 @refusing
@@ -131,21 +128,18 @@ def _fit_of(
     return model, schema, schema.target_column, draws
 
 
+_LIKELIHOODS = {
+    "logistic": "bernoulli",
+    MULTINOMIAL: "categorical",
+    LINEAR: "gaussian",
+    "poisson": "poisson",
+    NEGATIVE_BINOMIAL: "negative_binomial",
+}
+
+
 def _mean_of(model: str) -> "Callable[[np.ndarray], np.ndarray]":
     """From linear predictors to probabilities of the classes, or means; KeyError for a model that is not scored."""
-    import numpy as np
-    from scipy.special import expit, softmax
-
-    def count(line: "np.ndarray") -> "np.ndarray":
-        return np.exp(np.minimum(line, _LARGEST_LOG))
-
-    return {
-        "logistic": expit,
-        "multinomial": lambda line: softmax(line, axis=-1),
-        "linear": lambda line: line,
-        "poisson": count,
-        "negative-binomial": count,
-    }[model]
+    return dp.predict.likelihood_of(_LIKELIHOODS[model]).mean
 
 
 def _predict(
@@ -157,7 +151,7 @@ def _predict(
     weights = draws["weights"]
     intercept = draws["intercept"]
     rows = np.asarray(x, np.float64)
-    if model == "linear":
+    if model == LINEAR:
         return (
             _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
         )
