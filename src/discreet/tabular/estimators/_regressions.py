@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
-from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
 from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.predict import likelihood_of
 from discreet.tabular.estimators._private import (
     DrawsByName,
     Model,
@@ -170,8 +170,6 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         return self._rows(X) @ self.coef_ + self.intercept_
 
 
-# The models keep the logarithm of a mean below this.
-_LARGEST_LOG = 20.0
 _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 
 
@@ -219,11 +217,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
         """The posterior mean of the count of each row, with arguments and errors as in `LinearRegression.predict`."""
         rows = self._rows(X)
-
-        def mean(log_mean: np.ndarray) -> np.ndarray:
-            return np.exp(np.minimum(log_mean, _LARGEST_LOG))
-
         coef, intercept = self._predictive
+        mean = likelihood_of("poisson").mean
         return mean_over_draws(mean, rows, coef[:, None], intercept[:, None])[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -356,9 +351,8 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         """
         rows = self._rows(X)
         if len(self.classes_) > 2:
-            link = functools.partial(softmax, axis=-1)
-            return mean_over_draws(link, rows, *self._predictive)
-        second = mean_over_draws(expit, rows, *self._predictive)
+            return mean_over_draws(likelihood_of("categorical").mean, rows, *self._predictive)
+        second = mean_over_draws(likelihood_of("bernoulli").mean, rows, *self._predictive)
         return np.concatenate([1 - second, second], axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
