@@ -14,12 +14,9 @@ import enum
 import linecache
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import Any
 
 from discreet._validate import RefusedError
-
-if TYPE_CHECKING:
-    from discreet.privacy.verify._domain import Private
 
 
 @enum.unique
@@ -131,9 +128,9 @@ class Origin:
 
 
 class NoBoundError(Exception):
-    """A rule finds nothing that bounds the results of its equation: why, and the operand at fault, if it is one of them."""
+    """A rule finds nothing that bounds the results of its equation: why, and the one operand that is at fault, or None."""
 
-    def __init__(self, why: Reason, at_fault: Private | None = None) -> None:
+    def __init__(self, why: Reason, at_fault: Any = None) -> None:
         """See the class."""
         super().__init__(why)
         self.why = why
