@@ -72,8 +72,8 @@ from discreet.tabular.tables import Column, Kind, to_steps
 _GRID = 65
 _SHARE_OF_MEAN = 0.1
 """Share of a standard deviation's error that is for the mean, of whose error it depends by the square alone."""
-_SHARE_OF_SLICES = 0.2
-"""Share of a quantile's error that is for its slice, the rest being for its part of that."""
+_SHARE_OF_SLICES = 0.1
+"""Share of a quantile's error that is for the edges of slices together, the rest being for its own part."""
 _MOST_STEPS = 2**20
 _TINY = 1e-300
 
@@ -465,10 +465,31 @@ class ColumnEstimate:
         low, high = _cut(low.min(), high.max(), 0.0, 1.0)
         return math.sqrt(low), math.sqrt(high)
 
-    def _possible(self, z_scores: np.ndarray, level: float) -> np.ndarray:
-        """The places at whose lower end the share may be too small, and at whose upper end large enough."""
-        z = z_of(level, laplace=self.laplace)
-        return np.flatnonzero((z_scores[:-1] <= z) & (z_scores[1:] >= -z))
+    @property
+    def _parts(self) -> _Within:
+        """Parts of slices; without fine counts each slice is its one part."""
+        assert self.edges is not None
+        return self.within or _Within(np.zeros((len(self.counts), 1)), 0.0, self.edges)
+
+    def z_scores(self, share: float) -> Float[np.ndarray, " part+1"]:
+        """By how many of its standard deviations the number of values below each part, and below the end, is above `share`."""
+        values, variance, edges = self._parts
+        number = values.shape[1]
+        slices = (len(edges) - 1) // number
+        # of slices, and of a slice's parts
+        signs = (np.tri(slices, len(self.counts), -1) - share) * self.present
+        own = np.eye(slices, len(self.counts))
+        before = np.arange(number) / number
+        figures = (signs @ self.counts)[:, None] + before * self.counts[:slices, None]
+        figures += np.cumsum(values[:slices], axis=1) - values[:slices]
+        variances = self.covariance(signs, signs)[:, None] + number * variance * before * (
+            1 - before
+        )
+        variances += 2 * before * self.covariance(signs, own)[:, None]
+        variances += before**2 * self.covariance(own, own)[:, None]
+        scores = np.append(figures / np.sqrt(variances), math.inf)
+        scores[0] = -math.inf
+        return scores
 
     def quantile(
         self, share: float, present: np.ndarray, level: float
@@ -476,37 +497,24 @@ class ColumnEstimate:
         """A quantile and its interval.
 
         It is in part b if less than `share` of the values are below b, and at least so many below b
-        + 1. Both are signs of figures of the counts, each tested at one side. Without fine counts a
-        slice is its one part. With them, slices are tested first, with a small part of the error:
-        among many empty parts noise leaves some possible, far from all values.
+        + 1. Both are signs of figures of the counts, each tested at one side. Noise leaves some of
+        many empty parts possible, far from all values: so a small share of the error is for all
+        edges of slices together, and what is beyond one that is rejected is, too.
         """
-        assert self.edges is not None
-        slices = len(self.edges) - 1
-        none = _Within(np.zeros((len(self.counts), 1)), 0.0, self.edges)
-        values, variance, edges = self.within or none
+        values, _, edges = self._parts
         low, high = self._ends_of(edges)
-        # of slices and, in them, parts before a place
         number = values.shape[1]
-        before = np.arange(number) / number
-        values = values[:slices]
-        signs = (np.tri(slices, len(self.counts), -1) - share) * self.present
-        own = np.eye(slices, len(self.counts))
-        figures = (signs @ self.counts)[:, None] + before * self.counts[:slices, None]
-        figures += np.cumsum(values, axis=1) - values
-        variances = self.covariance(signs, signs)[:, None] + variance * number * before * (
-            1 - before
-        )
-        variances += 2 * before * self.covariance(signs, own)[:, None]
-        variances += before**2 * self.covariance(own, own)[:, None]
-        z_scores = np.append(figures / np.sqrt(variances), math.inf)
-        z_scores[0] = -math.inf
+        slices = (len(edges) - 1) // number
+        scores = self.z_scores(share)
         miss = 1 - level
-        split = _SHARE_OF_SLICES if number > 1 else 0.0
-        there = self._possible(z_scores, 1 - (1 - split) * miss)
-        within = self._possible(z_scores[::number], 1 - split * miss) if split else there
-        if within.size:
-            there = there[(there >= within[0] * number) & (there < (within[-1] + 1) * number)]
-        sums = np.cumsum((present[:slices, None] / number + values).ravel())
+        z = z_of(1 - (1 - _SHARE_OF_SLICES) * miss, laplace=self.laplace)
+        possible = (scores[:-1] <= z) & (scores[1:] >= -z)
+        sure = z_of(1 - _SHARE_OF_SLICES * miss / slices, laplace=self.laplace)
+        at_slices = scores[::number]
+        possible[: np.flatnonzero(at_slices < -sure)[-1] * number] = False
+        possible[np.flatnonzero(at_slices > sure)[0] * number :] = False
+        there = np.flatnonzero(possible)
+        sums = np.cumsum((present[:slices, None] / number + values[:slices]).ravel())
         sums = isotonic_regression(np.clip(sums, 0, sums[-1])).x
         at = int(np.searchsorted(sums[:-1], share * sums[-1]))
         passed = sums[at - 1] if at else 0.0
