@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import pathlib
+import shlex
 from statistics import NormalDist
 
 import numpy as np
@@ -435,6 +436,35 @@ def test_faults_are_seen(fault, seen, monkeypatch) -> None:
     )
 
 
+@pytest.mark.parametrize("fault", [False, True])
+def test_no_mean_or_spread_is_an_end_of_its_own_interval(fault, monkeypatch) -> None:
+    """A share near its bound, with much noise and little, in groups, too; cut to what is possible a fifth of them would be."""
+    if fault:
+        cut = lambda value, ends, *most: estimates.interval(np.nan_to_num(value), *ends, *most)  # noqa: E731
+        monkeypatch.setattr(estimates, "_inside", cut)
+    rng = np.random.default_rng(4)
+    paid = Column(name="paid", kind=Kind.REAL, bounds=(0.0, 1.0))
+    schema = Schema(columns=(paid, Column(name="visits", kind=Kind.COUNT, bounds=(0, 60))))
+    schema = dataclasses.replace(schema, columns=(*schema.columns, column("sex", "f", "m")))
+    table = pyarrow.table(
+        {
+            "paid": rng.beta(0.05, 20, 3_000),
+            "visits": rng.poisson(0.1, 3_000),
+            "sex": rng.choice(["f", "m"], 3_000, p=[0.01, 0.99]),
+        }
+    )
+    ends = []
+    for epsilon in (0.02, 0.2, 2.0):
+        released = exact(description_plan(schema, epsilon=epsilon, delta=1e-6, by="sex"), table)
+        for _ in range(10):
+            found = Description.of(noisy(released, rng), by="sex")
+            for name, x in figures(found).items():
+                if name[0] in ("mean", "sd"):
+                    ends.append(not x.low < x.value < x.high)
+    assert len(ends) == 3 * 10 * 3 * 4
+    assert (np.mean(ends) > 0.1) if fault else not any(ends)
+
+
 def test_figures_agree_and_stay_within_the_bounds() -> None:
     """Also with far more noise than records."""
     for epsilon, rows in ((1.0, 2_000), (0.02, 20)):
@@ -772,9 +802,8 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
     assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
-    twin = run.invoke(
-        app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "twin", "--json"]
-    )
+    next_step = describe_command.twins_words(pathlib.Path("out"))
+    twin = run.invoke(app, [*shlex.split(next_step)[1:], "--json"])
     assert twin.exit_code == 0, twin.stderr
     # In the folder of the description, too, the statement says then what holds of twins.
     monkeypatch.setattr(

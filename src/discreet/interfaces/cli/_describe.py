@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,7 @@ from discreet.interfaces.cli._terminal import (
     refusing,
     say_error,
     say_json,
+    say_lines,
     say_text,
     settings,
     spent,
@@ -143,6 +145,12 @@ def describe(
         return
     say_text(str(found))
     say_spent(statement, ledger, files)
+    say_lines(f"Next: {twins_words(out)} makes twins from this release, and spends nothing.")
+
+
+def twins_words(out: Path) -> str:
+    """The command that fits twins to the counts of a description."""
+    return f"discreet fit --model twin --data {shlex.quote(str(out / COUNTS))} --out twin"
 
 
 def _refuse_thin(
