@@ -802,7 +802,14 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
     assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
+    # Whoever takes the folder for a fit, or for the counts, or these for a table, is shown the way.
     next_step = describe_command.twins_words(pathlib.Path("out"))
+    for wrong in (["synth", "out"], ["describe", "out/twin.counts", "--epsilon", "1"]):
+        refused = run.invoke(app, wrong)
+        assert refused.exit_code == 2
+        assert next_step in " ".join(refused.stderr.split())
+    folder = run.invoke(app, ["fit", "--model", "twin", "--data", "out", "--out", "all"])
+    assert folder.exit_code == 0, folder.stderr
     twin = run.invoke(app, [*shlex.split(next_step)[1:], "--json"])
     assert twin.exit_code == 0, twin.stderr
     # In the folder of the description, too, the statement says then what holds of twins.
