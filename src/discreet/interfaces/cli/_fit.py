@@ -123,7 +123,7 @@ def fit(asked: Asked) -> None:
     ) as members:
         with members.together():
             check_options(asked)
-            if asked.data.suffix == Path(COUNTS).suffix:
+            if asked.data.suffix == Path(COUNTS).suffix or (asked.data / COUNTS).is_file():
                 fit_again(asked)
                 return
             method = method_for(asked, members)

@@ -1360,7 +1360,7 @@ def fit_counts(
 
 def fit_again(asked: "Asked") -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
-    data = asked.data
+    data = asked.data / COUNTS if asked.data.is_dir() else asked.data
     out = asked.out
     if asked.distributed:
         raise RefusedError(

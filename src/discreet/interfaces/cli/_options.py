@@ -251,8 +251,8 @@ Data = Annotated[
     Path,
     _table(
         help="The table, with column names: .csv, .tsv, .csv.gz, .parquet, .arrow or .feather. Several files: 'part-*.parquet' "
-        "in quotes. Or records by discreet convert. For twin also the twin.counts of an earlier fit, which is fitted again and "
-        "spends nothing."
+        "in quotes. Or records by discreet convert. For twin also the twin.counts of an earlier fit or description, or its "
+        "folder: it is fitted again and spends nothing."
     ),
 ]
 _model = _table(

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 
 COUNTS = "twin.counts"
+
+
+def twins_words(folder: Path) -> str:
+    """The command that fits twins to the counts in a folder."""
+    return f"discreet fit --model twin --data {shlex.quote(str(folder / COUNTS))} --out twin"
+
+
 FILES = (
     "statement.json",
     "statement.txt",

@@ -13,6 +13,7 @@ import typer
 import discreet as dp
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._own_model import FILE as OWN, read_own_fit
+from discreet.interfaces.cli._report import COUNTS, twins_words
 from discreet.interfaces.cli._statement import price_words
 from discreet.interfaces.cli._terminal import (
     folder_for_results,
@@ -237,6 +238,11 @@ def digest_of(file: Path) -> str:
 
 def _check(asked: Asked) -> None:
     out = asked.out
+    if (asked.fitted / COUNTS).is_file() and not (asked.fitted / "twin.model").is_file():
+        raise ValueError(
+            f"{asked.fitted} has noisy counts, to which no twins were fitted: run {twins_words(asked.fitted)}, which spends "
+            "nothing, then discreet synth twin"
+        )
     if not 1 <= asked.twins <= MOST_TWINS:
         raise ValueError(f"--twins is {asked.twins}: give a number from 1 to {MOST_TWINS}")
     if asked.rows is not None and not 1 <= asked.rows <= MOST_ROWS:

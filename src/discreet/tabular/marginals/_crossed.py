@@ -97,6 +97,7 @@ def crossed(released: Marginals, key: Table) -> Marginals:
         tables=tuple(map(moved, plan.tables)),
         sums=tuple(map(in_order, plan.sums)),
         persons=tuple(map(in_order, plan.persons)),
+        fine=tuple(map(in_order, plan.fine)),
     )
     return dataclasses.replace(
         released, plan=own, counts=np.concatenate([counts(table).ravel() for table in plan.tables])

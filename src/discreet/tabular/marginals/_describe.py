@@ -28,6 +28,7 @@ from discreet.tabular.marginals._estimates import LeastSquares, interval, person
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
 from discreet.tabular.marginals._release import (
     MOST_WEIGHT,
+    PARTS,
     Marginals,
     MarginalsPlan,
     Table,
@@ -36,6 +37,7 @@ from discreet.tabular.marginals._release import (
 )
 from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.marginals._words import column_in_words, numbers_in_words, tables_of
+from discreet.tabular.models import Levels
 from discreet.tabular.tables import Kind, Schema
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ COVERS = (
     "It says nothing about a population that the records come from. Standard deviations divide by the number of values; a "
     "quantile is the least value that so large a share does not exceed."
 )
+FINE_WEIGHT = 1
 TABLE_WEIGHT = 2
 SUM_WEIGHT = 3
 LAPLACE_SUM_WEIGHT = 4
@@ -57,6 +60,8 @@ w^2 in proportion to sqrt(a): here a mean, which is asked first, counts five tim
 share. Laplace noise, for which w^3 is in proportion to a over the L1 norm of what has the weight,
 is only taken where it makes shares better; so a mean counts ten times there."""
 _WIDTH = 100
+_MOST_SLICES = 2**12
+"""Of more, in all categories of a key together, each has few records, whose place in a slice the noise hides."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,8 +329,8 @@ def describe(
     schema's `max_rows` rows of each person. Shares, counts and the number of records: the interval
     of the noise, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number
     of values. A quantile (the least value that a share of at least q does not exceed) may lie
-    anywhere in its slice, so that more slices make its interval narrower until noise outweighs
-    them. Values of a column with a step count as the nearest step.
+    anywhere in its slice or, if slices have 16 values or more, in its part of one: each is then
+    counted in 16 parts, too. Values of a column with a step count as the nearest step.
 
     Persons with several rows: if the schema's `max_rows` is m > 1, counts, means, shares and
     quantiles are of rows, with m times the noise. Persons are counted beside them, each once: all,
@@ -344,7 +349,8 @@ def describe(
             counts, means, standard deviations, quantiles and shares of all other columns in each of
             its categories, or of those of both.
         level: Probability with which each interval holds.
-        quantiles: Quantiles to compute, as shares of the values.
+        quantiles: Quantiles to compute, as shares of the values. With none, (), no slice is counted
+            in parts, which makes noise 3 % smaller (Laplace noise: 5 to 10 %).
         weights: By name of a column: the weight of its tables. None: 1 for all.
         relation: The neighbouring relation.
         slices: Most slices of a column of numbers.
@@ -396,6 +402,7 @@ def describe(
         relation=relation,
         slices=slices,
         laplace=None if ledger is None else False,
+        quantiles=quantiles,
     )
     released = private_marginals(
         random.key() if rng_key is None else rng_key,
@@ -421,6 +428,7 @@ def description_plan(
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     slices: int = SLICES,
     laplace: bool | None = None,
+    quantiles: Sequence[float] = QUANTILES,
 ) -> MarginalsPlan:
     """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there.
 
@@ -440,13 +448,14 @@ def description_plan(
             relation=relation,
             slices=slices,
         )
-        kinds = [planned(laplace=False)]
+        # Fine counts make no difference to which noise is better for what is asked first.
+        kinds = [planned(laplace=False, quantiles=())]
         # Laplace noise has larger weights, and its grid holds fewer cells.
         with contextlib.suppress(ValueError):
-            other = planned(laplace=True)
-            if other.drawn:
-                kinds.append(other)
-        return min(kinds, key=lambda plan: plan.noise * z_of(LEVEL, laplace=plan.laplace))
+            if planned(laplace=True, quantiles=quantiles).drawn:
+                kinds.append(planned(laplace=True, quantiles=()))
+        best = min(kinds, key=lambda plan: plan.noise * z_of(LEVEL, laplace=plan.laplace))
+        return planned(laplace=best.laplace, quantiles=quantiles)
     names = [column.name for column in schema.columns]
     chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
     if pairs == "all":
@@ -497,7 +506,29 @@ def description_plan(
         sums={own: sum_weight * given.get(own[0], 1) for own in sums},
         persons=_persons(schema, keys),
         laplace=laplace,
+        fine={own: FINE_WEIGHT * given.get(own[0], 1) for own in _fine(schema, keys, slices)}
+        if len(quantiles)
+        else {},
     )
+
+
+def _fine(schema: Schema, keys: Sequence[Table], slices: int) -> list[Table]:
+    """What is counted in parts of slices, for quantiles: columns of which a slice has a value for each part, or more."""
+    levels = Levels(schema.without_person(), slices)
+    sizes = dict(zip([column.name for column in schema.columns], levels.sizes, strict=True))
+    found = []
+    for column in schema.columns:
+        if column.bounds is None or slices > _MOST_SLICES:
+            continue
+        unit = 1.0 if column.kind is not Kind.REAL else column.step or 0.0
+        if np.diff(levels.edges(column)).max() < PARTS * unit:
+            continue
+        found += [
+            (column.name, *key)
+            for key in keys or [()]
+            if slices * math.prod(sizes[name] for name in key) <= _MOST_SLICES
+        ]
+    return found
 
 
 def _persons(schema: Schema, by: Sequence[Table]) -> dict[Table, int]:

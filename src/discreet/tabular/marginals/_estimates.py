@@ -19,6 +19,13 @@ them the values lie, and S and G stand alone. The mean is S / b. The sum of (z -
 those of the column, and those of a category share in what other sums say of the total, again by
 precision.
 
+*Fine counts.* Parts of slices are counted with noise of variance s^2 each. What they say of a whole
+slice is little beside the slice's own count, and left aside: part p of slice b has the estimate c_b
+/ P + (y_bp - mean of y_b), P being the number of parts, and both terms are independent. So a figure
+of parts has the variance of its means over slices, as a figure of slices, and s^2 times the squared
+distance from these means. Those by category are added up for the column, by precision if there are
+several.
+
 *Groups.* Row l of the pair of a column with k levels and one with L, (interaction + N_l / k + (c -
 mean(c)) / L), is the count of the column within that category. Its parts are independent, so it has
 precision 1 / (s^2 (1 - 1/L) + 1 / (p L^2)) in directions that keep its total, which is N_l: all
@@ -27,8 +34,9 @@ figures of a column hold for a group.
 *Intervals* are of this estimate, which is a linear figure of the noise (`_tails`). A ratio t = a / b
 has Fieller's interval, all t for which a - t b = 0 is not rejected; with Gaussian noise both are
 exact. A quantile is in
-slice b if the shares below b and below b + 1 say so: slices for which neither is rejected; its
-place within a slice is unknown, so the interval ends with slices. For the standard deviation see
+slice or part b if the shares below b and below b + 1 say so: those for which neither is rejected;
+its place within is unknown, so the interval ends with slices or parts. The estimate is where the
+nearest monotone shares pass the quantile's. For the standard deviation see
 `ColumnEstimate.deviation`.
 
 What the schema calls impossible is not used: no table is refused for rows that have it, and
@@ -53,17 +61,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import isotonic_regression
 
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, PairFigures
 from discreet.tabular.marginals._projection import on_simplex, with_margins
-from discreet.tabular.marginals._release import Marginals
+from discreet.tabular.marginals._release import PARTS, Marginals
 from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.tables import Column, Kind, to_steps
 
 _GRID = 65
 _SHARE_OF_MEAN = 0.1
 """Share of a standard deviation's error that is for the mean, of whose error it depends by the square alone."""
+_SHARE_OF_SLICES = 0.1
+"""Share of a quantile's error that is for the edges of slices together, the rest being for its own part."""
 _MOST_STEPS = 2**20
+_TINY = 1e-300
 
 
 class LeastSquares:
@@ -91,6 +103,7 @@ class LeastSquares:
         self.variance = float(1 / precision)
         self.columns: dict[str, ColumnEstimate] = {}
         self.sums = sums_of(released)
+        self.within = _within(released)
         for column in plan.schema.columns:
             size = sizes[column.name]
             precision = 0.0
@@ -110,8 +123,17 @@ class LeastSquares:
                 edges = None if column.bounds is None else levels.edges(column)
                 labels = tuple(levels.labels(column))
                 sums = self.sums.get((column.name,))
+                within = self.within.get((column.name,))
                 self.columns[column.name] = ColumnEstimate(
-                    column, labels, edges, counts, precision, self.variance, plan.laplace, sums
+                    column,
+                    labels,
+                    edges,
+                    counts,
+                    precision,
+                    self.variance,
+                    plan.laplace,
+                    sums,
+                    within=within,
                 )
 
     def pair(
@@ -150,12 +172,14 @@ class LeastSquares:
         table = next(table for table in self.pairs if {*table} == {name, by})
         variance = self.noise[table] ** 2 * (1 - 1 / groups) + 1 / (own.precision * groups**2)
         sums = self.sums.get((name, by))
+        within = self.within.get((name, by))
         return dataclasses.replace(
             own,
             counts=counts,
             precision=1 / variance,
             variance=float(other.spread[0]),
             sums=None if sums is None else _Sums(sums.values[:, level], sums.variance),
+            within=None if within is None else within._replace(values=within.values[..., level]),
         )
 
 
@@ -209,6 +233,35 @@ def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
     return found
 
 
+class _Within(NamedTuple):
+    """How parts of slices differ from the mean of their slice, in each category if there are any, and the noise's variance."""
+
+    values: Float[np.ndarray, "level part *category"]
+    variance: float
+    edges: Float[np.ndarray, " part+1"]
+
+
+def _within(released: Marginals) -> dict[tuple[str, ...], _Within]:
+    """The estimates of all fine counts that were released, and of each divided column as a whole."""
+    plan = released.plan
+    found = {}
+    for column in plan.divided:
+        edges = plan.levels.part_edges(column, PARTS)
+        weighted = np.zeros((len(plan.levels.labels(column)), PARTS))
+        precision = 0.0
+        for place, own in enumerate(plan.fine):
+            if own[0] == column.name:
+                counts = released.fine_of(place)
+                values = counts - counts.mean(axis=1, keepdims=True)
+                variance = (plan.drawn / plan.fine_weights[place]) ** 2
+                found[own] = _Within(values, variance, edges)
+                weight = 1 / (variance * values.shape[2])
+                weighted = weighted + weight * values.sum(axis=2)
+                precision += weight
+        found[(column.name,)] = _Within(weighted / precision, 1 / precision, edges)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class ColumnEstimate:
     """The estimate of one column's counts; `variance` is that of the number of records."""
@@ -221,6 +274,7 @@ class ColumnEstimate:
     variance: float
     laplace: bool
     sums: _Sums | None = None
+    within: _Within | None = None
     gain: tuple[np.ndarray, np.ndarray] | None = None
     """Of counts that were moved by the sums: their covariance before with the sums, and the inverse of the sums' variance."""
 
@@ -273,19 +327,23 @@ class ColumnEstimate:
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Least and greatest value of each slice, 0 for missing cells."""
         assert self.edges is not None
-        low = self.edges[:-1].copy()
-        high = self.edges[1:] - (self.column.kind is not Kind.REAL)
+        low, high = self._ends_of(self.edges)
+        rest = np.zeros(len(self.counts) - len(low))
+        return np.concatenate([low, rest]), np.concatenate([high, rest])
+
+    def _ends_of(self, edges: Float[np.ndarray, " slice+1"]) -> tuple[np.ndarray, np.ndarray]:
+        low = edges[:-1].copy()
+        high = edges[1:] - (self.column.kind is not Kind.REAL)
         step = self.column.step
         bounds = self.column.limits
         if step is not None and (bounds[1] - bounds[0]) / step < _MOST_STEPS:
             values = to_steps(self.column, np.arange(bounds[0], bounds[1] + step, step))
-            place = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(low) - 1)
+            place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(low) - 1)
             middle = (low + high) / 2  # of slices without a value
             low = middle.copy()
             high = middle.copy()
             low[place[::-1]], high[place] = values[::-1], values
-        rest = np.zeros(len(self.counts) - len(low))
-        return np.concatenate([low, rest]), np.concatenate([high, rest])
+        return low, high
 
     @functools.cached_property
     def exact(self) -> bool:
@@ -332,7 +390,7 @@ class ColumnEstimate:
         if present.sum() <= z * math.sqrt(self.covariance(b, b)):
             present = self.counts * b if (self.counts * b).sum() > 0 else b
         found: dict[str, Any] = {"quantiles": {}}
-        each = {share: self.quantile(share, present, z) for share in quantiles}
+        each = {share: self.quantile(share, present, level) for share in quantiles}
         # Noise may leave a larger share the lesser value; in order, the same values are no farther
         # from the true ones.
         ordered = dict(zip(sorted(each), sorted(value for value, _ in each.values()), strict=True))
@@ -407,28 +465,61 @@ class ColumnEstimate:
         low, high = _cut(low.min(), high.max(), 0.0, 1.0)
         return math.sqrt(low), math.sqrt(high)
 
+    @property
+    def _parts(self) -> _Within:
+        """Parts of slices; without fine counts each slice is its one part."""
+        assert self.edges is not None
+        return self.within or _Within(np.zeros((len(self.counts), 1)), 0.0, self.edges)
+
+    def z_scores(self, share: float) -> Float[np.ndarray, " part+1"]:
+        """By how many of its standard deviations the number of values below each part, and below the end, is above `share`."""
+        values, variance, edges = self._parts
+        number = values.shape[1]
+        slices = (len(edges) - 1) // number
+        # of slices, and of a slice's parts
+        signs = (np.tri(slices, len(self.counts), -1) - share) * self.present
+        own = np.eye(slices, len(self.counts))
+        before = np.arange(number) / number
+        figures = (signs @ self.counts)[:, None] + before * self.counts[:slices, None]
+        figures += np.cumsum(values[:slices], axis=1) - values[:slices]
+        variances = self.covariance(signs, signs)[:, None] + number * variance * before * (
+            1 - before
+        )
+        variances += 2 * before * self.covariance(signs, own)[:, None]
+        variances += before**2 * self.covariance(own, own)[:, None]
+        scores = np.append(figures / np.sqrt(variances), math.inf)
+        scores[0] = -math.inf
+        return scores
+
     def quantile(
-        self, share: float, present: np.ndarray, z: float
+        self, share: float, present: np.ndarray, level: float
     ) -> tuple[float, tuple[float, float]]:
         """A quantile and its interval.
 
-        It is in slice b if less than `share` of the values are below b, and at least so many below
-        b + 1. Both are signs of figures of the counts, each tested at one side.
+        It is in part b if less than `share` of the values are below b, and at least so many below b
+        + 1. Both are signs of figures of the counts, each tested at one side. Noise leaves some of
+        many empty parts possible, far from all values: so a small share of the error is for all
+        edges of slices together, and what is beyond one that is rejected is, too.
         """
-        low, high = self.ends
-        slices = len(self.edges) - 1  # pyright: ignore[reportArgumentType]
-        below = np.tri(slices + 1, len(low), -1)
-        signs = (below - share) * self.present
-        z_scores = signs @ self.counts / np.sqrt(self.covariance(signs, signs))
-        z_scores[0], z_scores[-1] = -math.inf, math.inf
-        there = np.flatnonzero((z_scores[:-1] <= z) & (z_scores[1:] >= -z))
-        # Sums of noisy counts may pass the share several times: the middle of these places.
-        sums = np.concatenate([[0.0], np.cumsum(present[:slices])])
-        wanted = share * sums[-1]
-        passed = np.flatnonzero((sums[:-1] < wanted) & (sums[1:] >= wanted))
-        at = int(passed[len(passed) // 2]) if passed.size else 0
-        part = (wanted - sums[at]) / present[at] if present[at] > 0 else 0.5
-        value = low[at] + part * (high[at] - low[at])
+        values, _, edges = self._parts
+        low, high = self._ends_of(edges)
+        number = values.shape[1]
+        slices = (len(edges) - 1) // number
+        scores = self.z_scores(share)
+        miss = 1 - level
+        z = z_of(1 - (1 - _SHARE_OF_SLICES) * miss, laplace=self.laplace)
+        possible = (scores[:-1] <= z) & (scores[1:] >= -z)
+        sure = z_of(1 - _SHARE_OF_SLICES * miss / slices, laplace=self.laplace)
+        at_slices = scores[::number]
+        possible[: np.flatnonzero(at_slices < -sure)[-1] * number] = False
+        possible[np.flatnonzero(at_slices > sure)[0] * number :] = False
+        there = np.flatnonzero(possible)
+        sums = np.cumsum((present[:slices, None] / number + values[:slices]).ravel())
+        sums = isotonic_regression(np.clip(sums, 0, sums[-1])).x
+        at = int(np.searchsorted(sums[:-1], share * sums[-1]))
+        passed = sums[at - 1] if at else 0.0
+        part = (share * sums[-1] - passed) / max(sums[at] - passed, _TINY)
+        value = low[at] + min(part, 1.0) * (high[at] - low[at])
         value = float(value if self.column.kind is Kind.REAL else round(value))
         if not there.size:
             return value, (float(low[at]), float(high[at]))

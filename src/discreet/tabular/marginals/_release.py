@@ -107,11 +107,13 @@ from discreet.tabular.tables import (
 
 MOST_CELLS = 2**26
 MOST_WEIGHT = 1000
+PARTS = 16
+"""Parts of each slice in fine counts."""
 MOST_CUTS = 4
 MOST_COLUMNS = 25
 """Categories of a target, and columns of a table, for which three-way tables are worth the precision of other counts."""
 METHOD = "noisy counts"
-_VERSION = 3
+_VERSION = 4
 _FEW_ROWS = 8
 """Rows that the programs count themselves where there are many tables: any number will do."""
 _ROWS_AT_ONCE = 2**18
@@ -161,6 +163,9 @@ class MarginalsPlan(GaussianPlan):
         person_weights: Weight of each of these, as those of tables.
         laplace: Whether the noise is Laplace noise. C is then an L1 norm, and `noise_multiplier`
             the scale over C; there are no choices.
+        fine: What is counted in parts of slices, too, where there are no choices: a column with
+            bounds, alone or by one or two columns of categories.
+        fine_weights: Weight of each of these, as those of tables.
 
     Raises:
         ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong
@@ -183,11 +188,15 @@ class MarginalsPlan(GaussianPlan):
     persons: tuple[Table, ...] = ()
     person_weights: tuple[int, ...] = ()
     laplace: bool = False
+    fine: tuple[Table, ...] = ()
+    fine_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.laplace and self.choices:
-            raise ValueError("choices are for Gaussian noise: leave out laplace or choices")
+        if self.choices and (self.laplace or self.fine):
+            raise ValueError(
+                "choices are for Gaussian noise without fine counts: leave out choices, or laplace and fine"
+            )
         described = {column.name: column for column in self.schema.columns}
         seen = set()
         for table in self.tables:
@@ -201,18 +210,20 @@ class MarginalsPlan(GaussianPlan):
                     f"tables has {table!r}: give one to three different columns of the schema, each such set once"
                 )
             seen.add(frozenset(table))
-        for name, *by in self.sums:
-            if (
-                len(by) > 2
-                or len({name, *by}) < 1 + len(by)
-                or not {name, *by} <= {*described}
-                or described[name].bounds is None
-                or any(described[other].bounds is not None for other in by)
-                or self.sums.count((name, *by)) > 1
-            ):
-                raise ValueError(
-                    f"sums has {(name, *by)!r}: give a column with bounds, alone or with one or two of categories, each once"
-                )
+        for what, own in [("sums", self.sums), ("fine", self.fine)]:
+            for name, *by in own:
+                if (
+                    len(by) > 2
+                    or len({name, *by}) < 1 + len(by)
+                    or not {name, *by} <= {*described}
+                    or described[name].bounds is None
+                    or any(described[other].bounds is not None for other in by)
+                    or own.count((name, *by)) > 1
+                ):
+                    raise ValueError(
+                        f"{what} has {(name, *by)!r}: give a column with bounds, alone or with one or two of "
+                        "categories, each once"
+                    )
         for table in self.persons:
             known = all(name in described and described[name].bounds is None for name in table)
             if (
@@ -237,14 +248,15 @@ class MarginalsPlan(GaussianPlan):
             not any(self.tables)
             or len(self.sums) != len(self.sum_weights)
             or len(self.persons) != len(self.person_weights)
+            or len(self.fine) != len(self.fine_weights)
             or not 0 <= chosen <= self.choices
             or {*self.weights[len(self.tables) :]} - {1}
         ):
             raise ValueError(
                 f"there are {len(self.tables)} tables, {self.choices} choices and {len(self.weights)} weights, "
                 f"{len(self.sums)} sums and {len(self.sum_weights)} weights, {len(self.persons)} tables of persons and "
-                f"{len(self.person_weights)} weights: name columns, and give each table and sum a weight, and each pair that is "
-                "to be chosen a weight of 1"
+                f"{len(self.person_weights)} weights, {len(self.fine)} fine counts and {len(self.fine_weights)} weights: name "
+                "columns, and give each table and sum a weight, and each pair that is to be chosen a weight of 1"
             )
         if self.choices:
             positive(
@@ -252,7 +264,8 @@ class MarginalsPlan(GaussianPlan):
                 self.choice_epsilon,
                 hint="MarginalsPlan.calibrate(choices=...) finds it.",
             )
-        for weight in (*self.weights, *self.sum_weights, *self.person_weights):
+        each = (*self.weights, *self.sum_weights, *self.person_weights, *self.fine_weights)
+        for weight in each:
             integer(
                 "a weight",
                 weight,
@@ -263,7 +276,7 @@ class MarginalsPlan(GaussianPlan):
             raise ValueError(
                 f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer"
             )
-        if (cells := sum((self.candidates if self.open else self).cells)) > MOST_CELLS:
+        if (cells := (self.candidates if self.open else self).num_counts) > MOST_CELLS:
             raise ValueError(
                 f"the tables have {cells:,} cells, and at most {MOST_CELLS:,} are counted: name fewer tables, or fewer slices"
             )
@@ -283,6 +296,7 @@ class MarginalsPlan(GaussianPlan):
         sums: Mapping[Table, int] | None = None,
         persons: Mapping[Table, int] | None = None,
         laplace: bool = False,
+        fine: Mapping[Table, int] | None = None,
     ) -> MarginalsPlan:
         """Find the least noise with which counting and summing costs (epsilon, delta).
 
@@ -308,6 +322,7 @@ class MarginalsPlan(GaussianPlan):
             persons: Weight of each table of persons. None: where a person may have several rows,
                 that of all persons, which costs as much as a table of weight 1.
             laplace: Laplace noise instead of Gaussian noise, without choices.
+            fine: Weight of each count in parts of slices, for quantiles. None: there are none.
 
         Raises:
             ValueError: An argument is out of range.
@@ -359,6 +374,8 @@ class MarginalsPlan(GaussianPlan):
             persons=tuple(persons),
             person_weights=tuple(persons.values()),
             laplace=laplace,
+            fine=tuple(fine or ()),
+            fine_weights=tuple((fine or {}).values()),
         )
         return dataclasses.replace(plan, noise_multiplier=noise / plan._in_events * (1 + 1e-12))
 
@@ -405,6 +422,36 @@ class MarginalsPlan(GaussianPlan):
         return tuple(
             math.prod(self.levels.sizes[column] for column in table) for table in self.columns
         )
+
+    @functools.cached_property
+    def divided(self) -> tuple[Column, ...]:
+        """The columns whose slices are counted in parts, too."""
+        names = {name for name, *_ in self.fine}
+        return tuple(column for column in self.schema.columns if column.name in names)
+
+    @functools.cached_property
+    def all_sizes(self) -> tuple[int, ...]:
+        """Number of levels of each column; then, for each that is divided, of parts of a slice."""
+        return (*self.levels.sizes, *(PARTS for _ in self.divided))
+
+    @functools.cached_property
+    def all_columns(self) -> Columns:
+        """Positions of the columns of tables, then of fine counts: the column, its parts, and those by which."""
+        place = {column.name: number for number, column in enumerate(self.schema.columns)}
+        part = {column.name: len(place) + number for number, column in enumerate(self.divided)}
+        fine = ((place[name], part[name], *(place[x] for x in by)) for name, *by in self.fine)
+        return (*self.columns, *fine)
+
+    @functools.cached_property
+    def fine_cells(self) -> tuple[int, ...]:
+        """Number of cells of each fine count."""
+        fine = self.all_columns[len(self.tables) :]
+        return tuple(math.prod(self.all_sizes[column] for column in table) for table in fine)
+
+    @property
+    def num_counts(self) -> int:
+        """Number of counts of tables, and of fine ones."""
+        return sum(self.cells) + sum(self.fine_cells)
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
@@ -461,7 +508,7 @@ class MarginalsPlan(GaussianPlan):
     @property
     def _of_tables(self) -> float:
         """The norm of what one record adds to the weighted counts."""
-        return self.max_rows * self._length(*self.weights)
+        return self.max_rows * self._length(*self.weights, *self.fine_weights)
 
     @property
     def _norm(self) -> float:
@@ -533,7 +580,7 @@ class MarginalsPlan(GaussianPlan):
         )
         once = f", and {sum(self.person_cells):,} counts of persons" if self.persons else ""
         return (
-            f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}"
+            f"counts of the {self.num_counts:,} cells of {len(self.all_columns):,} cross tables{also if self.open else ''}"
             f"{sums}{once}, with {self._noise_words} {self._size:.6g} divided by the weight of the table or sum "
             f"(noise multiplier {self.noise_multiplier:.6g})"
         )
@@ -552,7 +599,7 @@ class MarginalsPlan(GaussianPlan):
         Raises:
             PrivacyError: The proof failed.
         """
-        counted, levels, mask = _shapes(sum(self.cells), self._rows(rows), len(self.levels.sizes))
+        counted, levels, mask = _shapes(self.num_counts, self._rows(rows), len(self.all_sizes))
         if not self.width:
             return self.query().certificate(key, counted, levels, mask)
         summed, values = (
@@ -563,7 +610,7 @@ class MarginalsPlan(GaussianPlan):
     def query(self) -> Query:
         """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
         own = self._first
-        counts = _Counts(self.levels.sizes, self.columns, own.weights)
+        counts = _Counts(self.all_sizes, self.all_columns, (*own.weights, *self.fine_weights))
         if not self.width:
             return Query(counts, self._of_first, self.relation)
         return Query(
@@ -576,7 +623,7 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def drawn(self) -> float:
         """Standard deviation of the noise as it is drawn, on a grid of integers: a little above `noise`."""
-        first = self._of_first.drawn(sum(self._first.cells) + self.width)
+        first = self._of_first.drawn(self._first.num_counts + self.width)
         return (
             max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
         )
@@ -608,14 +655,17 @@ class MarginalsPlan(GaussianPlan):
 
     @property
     def all_weights(self) -> Int[np.ndarray, " number"]:
-        """The weight of each number that is released of `tables`, sums and persons, one after another."""
+        """The weight of each number that is released of `tables`, `fine`, sums and persons, one after another."""
         tables = np.repeat(self.weights[: len(self.tables)], self.cells)
+        fine = np.repeat(np.array(self.fine_weights, int), self.fine_cells)
         sums = np.repeat(self.sum_weights, 2 * np.array(self.sum_cells, int))
-        return np.concatenate([tables, sums, np.repeat(self.person_weights, self.person_cells)])
+        persons = np.repeat(self.person_weights, self.person_cells)
+        return np.concatenate([tables, fine, sums, persons])
 
     def apart(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Counts, sums and counts of persons, from all numbers one after another."""
-        return np.split(numbers, np.cumsum([sum(self.cells), 2 * sum(self.sum_cells)]))
+        """Counts, fine counts, sums and counts of persons, from all numbers one after another."""
+        sizes = [sum(self.cells), sum(self.fine_cells), 2 * sum(self.sum_cells)]
+        return np.split(numbers, np.cumsum(sizes))
 
     def _rows(self, records: int) -> tuple[int, ...]:
         """Axes of so many records and, where each may have several, of their rows."""
@@ -673,7 +723,8 @@ class MarginalsPlan(GaussianPlan):
             method=METHOD,
             mechanism=(
                 f"{kept}Each value was replaced by its level, a category or a slice of the public bounds, and the "
-                f"{self.counted} in each cell of the cross tables were counted. {self._how_summed() if self.sums else ''}"
+                f"{self.counted} in each cell of the cross tables were counted. {self._how_fine() if self.fine else ''}"
+                f"{self._how_summed() if self.sums else ''}"
                 f"{self._how_persons() if self.persons else ''}One {noun} {how} the table "
                 f"moves the weighted {what} together by at most {self.moved:.6g} in "
                 f"{'L1 norm, the sum of all changes' if self.laplace else 'Euclidean norm'}. "
@@ -682,13 +733,13 @@ class MarginalsPlan(GaussianPlan):
                 f"{what}{' and the choices' if self.choices else ''} left the data."
             ),
             plan={
-                "tables": len(self.weights),
-                "cells": sum(self.cells),
+                "tables": len(self.weights) + len(self.fine),
+                "cells": self.num_counts,
                 "slices": self.slices,
                 "contribution_bound": self.sensitivity,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_scale" if self.laplace else "noise_standard_deviation": self._size,
-                "tables_by_weight": _by_weight(self.weights),
+                "tables_by_weight": _by_weight((*self.weights, *self.fine_weights)),
             }
             | ({"max_rows": most, "counts_of_persons": sum(self.person_cells)} if most > 1 else {})
             | (
@@ -730,6 +781,9 @@ class MarginalsPlan(GaussianPlan):
     def own_unit(self) -> Unit:
         """The schema's."""
         return Unit(self.schema.person, self.max_rows)
+
+    def _how_fine(self) -> str:
+        return f"Each slice of {counted(len(self.divided), 'column')} was also counted in {PARTS} parts, in all or by category. "
 
     def _how_summed(self) -> str:
         return (
@@ -855,6 +909,7 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
             of 1 - z^2.
         persons: The noisy counts of persons, where they may have several rows; counts and sums are
             then in rows.
+        fine: The noisy counts of parts of slices, for each of the plan's; see `fine_of`.
     """
 
     plan: MarginalsPlan
@@ -862,6 +917,7 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
     statement: Statement
     sums: Float[np.ndarray, " sum"] = dataclasses.field(default_factory=lambda: np.zeros(0))
     persons: Float[np.ndarray, " cell"] = dataclasses.field(default_factory=lambda: np.zeros(0))
+    fine: Float[np.ndarray, " cell"] = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def table(self, *names: str) -> Float[np.ndarray, "..."]:
         """The noisy counts of one cross table, an axis of levels for each name, in this order.
@@ -883,6 +939,12 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
         first = 2 * sum(self.plan.sum_cells[:place])
         cells = self.plan.sum_cells[place]
         return self.sums[first : first + 2 * cells].reshape(2, cells)
+
+    def fine_of(self, place: int) -> Float[np.ndarray, "level part category"]:
+        """Noisy counts of one of the plan's fine ones: of the parts of each level of the column, in each category."""
+        first = sum(self.plan.fine_cells[:place])
+        cells = self.fine[first : first + self.plan.fine_cells[place]]
+        return cells.reshape(self.plan._sizes[self.plan.fine[place][0]], PARTS, -1)
 
     def persons_of(self, *names: str) -> Float[np.ndarray, " cell"]:
         """The noisy counts of one of the plan's tables of persons, in each of its cells.
@@ -913,9 +975,10 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
         return max(1.0, float(np.average(totals, weights=precision)))
 
     def _is_whole(self) -> bool:
-        sizes = (sum(self.plan.cells), 2 * sum(self.plan.sum_cells), sum(self.plan.person_cells))
-        parts = (self.counts, self.sums, self.persons)
-        return tuple(part.size for part in parts) == sizes and bool(
+        plan = self.plan
+        cells = (plan.cells, plan.fine_cells, plan.sum_cells * 2, plan.person_cells)
+        parts = (self.counts, self.fine, self.sums, self.persons)
+        return tuple(part.size for part in parts) == tuple(map(sum, cells)) and bool(
             np.isfinite(np.concatenate(parts)).all()
         )
 
@@ -1017,10 +1080,10 @@ def private_marginals(
     act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
     act.begin()
     keys = list(jax.random.split(act.key, 1 + 2 * plan.open)) if plan.open else [act.key]
-    noisy = first(keys[0], counted[: sum(plan.cells)], *others)
+    noisy = first(keys[0], counted[: plan.num_counts], *others)
     noisy = np.concatenate([np.asarray(part, np.float64) for part in jax.tree.leaves(noisy)])
-    counts, sums, persons = plan.apart(noisy / plan.all_weights)
-    released = Marginals(plan, counts, act.statement, sums, persons)
+    counts, fine, sums, persons = plan.apart(noisy / plan.all_weights)
+    released = Marginals(plan, counts, act.statement, sums, persons, fine)
     if not plan.open:
         return released
     chosen = _choose(
@@ -1090,6 +1153,7 @@ def _choose(
 class _Piece(NamedTuple):
     """Some rows: the levels of all columns, and z and 1 - z^2 of the columns that are summed, in units of 1 / `_ONE`.
 
+    Below the levels are those of parts of slices, of the columns that are divided.
     Where a person may have several rows, also the number of the person of each row, counted from
     the last one, and whether rows of that person were left out.
     """
@@ -1120,7 +1184,7 @@ class _Measured:
         )
         self._blocks = _blocks(plan)
         self._cells = [
-            np.zeros(math.prod(plan.levels.sizes[c] for c in block), np.int64)
+            np.zeros(math.prod(plan.all_sizes[c] for c in block), np.int64)
             for block in self._blocks
         ]
         self._sums = np.zeros(plan.width, np.int64)
@@ -1242,9 +1306,9 @@ def _joined(pieces: Sequence[_Piece]) -> _Piece:
 def _blocks(plan: MarginalsPlan) -> list[tuple[int, ...]]:
     """Sets of columns of few cells that contain each table: fewer than tables, and so counted in less time."""
     found = []
-    sizes = plan.levels.sizes
+    sizes = plan.all_sizes
     left = sorted(
-        map(frozenset, plan.columns),
+        map(frozenset, plan.all_columns),
         key=lambda table: -math.prod(sizes[column] for column in table),
     )
     together: dict[int, set[frozenset[int]]] = {}
@@ -1283,7 +1347,7 @@ def _count(
             columns = levels[:, first : first + _ROWS_A_PART]
             code = columns[block[0]].astype(kind)
             for column in block[1:]:
-                code *= kind(plan.levels.sizes[column])
+                code *= kind(plan.all_sizes[column])
                 code += columns[column]
             np.add.at(cells, code.astype(np.intp), 1)
 
@@ -1293,11 +1357,11 @@ def _of_tables(
 ) -> Int[np.ndarray, " cell"]:
     """The counts of all tables, from those of the blocks."""
     shaped = [
-        cells.reshape([plan.levels.sizes[c] for c in block])
+        cells.reshape([plan.all_sizes[c] for c in block])
         for block, cells in zip(blocks, counted, strict=True)
     ]
     found = []
-    for columns in plan.columns:
+    for columns in plan.all_columns:
         place = next(number for number, block in enumerate(blocks) if set(columns) <= set(block))
         axes = [blocks[place].index(column) for column in columns]
         others = tuple(axis for axis in range(shaped[place].ndim) if axis not in axes)
@@ -1335,7 +1399,12 @@ def _pieces(
         values = np.empty((2, len(plan.summed), piece.num_rows), np.int32)
         for place, column in enumerate(plan.summed):
             values[:, place] = _in_units(column, *of[column.name])
-        return _Piece(levels.of_cells(cells), values, np.empty((0, piece.num_rows), np.int64))
+        found = levels.of_cells(cells)
+        if plan.divided:
+            place = {column.name: number for number, (column, *_) in enumerate(cells)}
+            own = [place[column.name] for column in plan.divided]
+            found = np.stack([*found, *(levels.parts_of(cells[x], found[x], PARTS) for x in own)])
+        return _Piece(found, values, np.empty((0, piece.num_rows), np.int64))
 
     for found in over_pieces(table, schema, encoded, report):
         if found is not None:

@@ -221,6 +221,40 @@ class Levels:
                 found[place][missing] = size - 1
         return found
 
+    def part_edges(self, column: Column, parts: int) -> Float[np.ndarray, " part+1"]:
+        """Edges of so many parts of each slice of a column with bounds; a part may be empty, its edges equal.
+
+        >>> from discreet.tabular.tables import schema_from_bounds
+        >>> levels = Levels(schema_from_bounds("height=150:200"), slices=2)
+        >>> levels.part_edges(levels.schema.columns[0], 2).tolist()
+        [150.0, 162.5, 175.0, 187.5, 200.0]
+        """
+        edges = self.edges(column).astype(np.float64)
+        found = np.linspace(edges[:-1], edges[1:], parts, endpoint=False, axis=1).ravel()
+        # Whole numbers, of which a part begins at the next one.
+        found = found if column.kind is Kind.REAL else np.ceil(found)
+        return np.append(found, edges[-1])
+
+    def parts_of(
+        self,
+        cell: tuple[Column, np.ndarray, np.ndarray],
+        found: Int[np.ndarray, " record"],
+        parts: int,
+    ) -> Int[np.ndarray, " record"]:
+        """The part of its slice that each of a column's numbers is in; 0 where missing.
+
+        Args:
+            cell: A column of what `coded_columns` gives.
+            found: Its levels.
+            parts: Parts of each slice, at most 256.
+        """
+        column, numbers, missing = cell
+        within = _slice_of(column, numbers, self.part_edges(column, parts)) - found * np.int64(
+            parts
+        )
+        within[missing] = 0
+        return np.clip(within, 0, parts - 1).astype(np.uint8)
+
     @functools.cached_property
     def impossible(
         self,

@@ -149,7 +149,9 @@ def _content(path: Path | str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise DataError(f"the schema {path} is not UTF-8 text: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise DataError(f"the schema {path} is not valid TOML: {error}") from None
+        raise DataError(
+            f"the schema {path} is not valid TOML ({error}): correct it, or begin with what discreet schema init TABLE writes"
+        ) from None
 
 
 def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -> Schema:
