@@ -69,6 +69,20 @@ def test_bounds_line() -> None:
     assert schema.columns[3].categories == ("<=1 a day", "more")
 
 
+def test_a_bounds_line_orders_categories() -> None:
+    pain, answer = schema_from_bounds("pain=none < mild<severe,answer=no<yes").columns
+    assert pain == Column(name="pain", kind=Kind.ORDERED, categories=("none", "mild", "severe"))
+    assert answer == Column(name="answer", kind=Kind.ORDERED, categories=("no", "yes"))
+
+
+def test_a_bounds_line_has_counts() -> None:
+    visits = Column(name="visits", kind=Kind.COUNT, bounds=(0, 20))
+    assert schema_from_bounds("visits=0..20").columns == (visits,)
+    # as a text, too
+    schema = schema_from_bounds("age=17:90,visits=0:20", target="visits", target_kind="count")  # type: ignore[arg-type]
+    assert schema.target_column == visits
+
+
 def test_a_binary_target_need_not_be_described() -> None:
     schema = schema_from_bounds("age=17:90", target="smoker", target_kind=Kind.BINARY)
     assert schema.target_column == Column(name="smoker", kind=Kind.BINARY, categories=("0", "1"))
@@ -95,6 +109,10 @@ def test_a_count_target_is_a_count() -> None:
         ("age=0:inf", "finite"),
         ("age=1:2,age=1:3", "twice"),
         ("region=a|a", "twice"),
+        ("pain=a<b<a", "twice"),
+        ("visits=0..a", "must be two numbers"),
+        ("visits=0..2.5", "whole"),
+        ("pain=<5", "stands for a missing cell"),
     ],
 )
 def test_bad_bounds_are_refused(text, needle) -> None:

@@ -577,11 +577,7 @@ def _proved(
         assumptions=_assumptions(program, args, positions, times, mask, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
-        versions={
-            "discreet": version("discreet"),
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
+        versions=dict(_versions()),
         _beyond=checker.beyond,
         _step=step,
         _args=args,
@@ -592,6 +588,16 @@ def _proved(
         _wide=wide,
         _begun=begun,
     )
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Read once: a fit has a certificate for each of its noises."""
+    return {
+        "discreet": version("discreet"),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -686,8 +692,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)
-    kinds = [jax.eval_shape(lambda x=x: x) for x in jax.tree.leaves(jax.tree.map(shown, args))]
-    keys = [x for x in kinds if is_key(x)]
+    keys = [x for x in program.in_avals if is_key(x)]
     held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
     words = [
         f"records are the leading axis of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one "
