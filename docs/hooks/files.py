@@ -11,6 +11,8 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/batch_sweep.svg": "benchmarks/batch_sweep.svg",
+    "benchmarks/first_answer.svg": "benchmarks/first_answer.svg",
+    "benchmarks/posteriors.svg": "benchmarks/posteriors.svg",
     "benchmarks/results.md": "benchmarks/results.md",
     "examples/adult.schema.toml": "examples/adult.schema.toml",
 }
