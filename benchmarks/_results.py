@@ -294,7 +294,20 @@ STATED = (
     ("calibration", "discreet", "for 10,000 steps takes {}"),
     ("calibration", "dp_accounting, PLD", "by dp_accounting {}"),
 )
-_SAID = r"[\d.,]+(?: (?:µs|ms|s)\b)?"
+_SAID = r"\d[\d,]*(?:\.\d+)?(?: (?:µs|ms|s)\b)?"
+
+
+_PICTURES = {
+    "first-answer": "![Seconds to a first answer](../benchmarks/first_answer.svg)",
+    "posteriors-abalone": "![Error against processor time](../benchmarks/posteriors.svg)",
+}
+
+
+def pictures(results: dict[str, Any]) -> str:
+    """Those of the page whose results are there."""
+    there = results["workloads"]
+    measured = [x for name, x in _PICTURES.items() if name in there and there[name]["timings"]]
+    return "\n\n".join(measured)
 
 
 def stated(results: dict[str, Any]) -> list[tuple[str, str]]:
@@ -302,7 +315,7 @@ def stated(results: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     for workload, name, sentence in STATED:
         own = results["workloads"][workload]
-        figures = {figure["name"]: number(figure["value"]) for figure in own["figures"]}
+        figures = {x["name"]: number(x["value"]) + _unit(x) for x in own["figures"]}
         timings = {timing["name"]: duration(timing["median_us"]) for timing in own["timings"]}
         found.append((sentence, (figures | timings)[name]))
     bounded = [
@@ -318,12 +331,12 @@ def stated(results: dict[str, Any]) -> list[tuple[str, str]]:
 def fill(page: str, results: dict[str, Any]) -> str:
     """Put the results between a page's marks, `<!-- begin: WHAT -->` and `<!-- end -->`, and into its sentences (`STATED`).
 
-    WHAT is "bounds" or "floors"; or "figures", "timings" or "measured" and the name of a workload.
+    WHAT is "bounds", "floors" or "pictures"; or "figures", "timings" or "measured" and the name of a workload.
 
     Raises:
         KeyError: a mark or a sentence names what the results do not hold, or an unknown WHAT.
     """
-    whole = {"bounds": bounds_table, "floors": floors_table}
+    whole = {"bounds": bounds_table, "floors": floors_table, "pictures": pictures}
     single = {"figures": figures_table, "timings": timings_table, "measured": _measured}
 
     def table(match: re.Match[str]) -> str:
