@@ -55,7 +55,7 @@ docs: $(VENV)/.ready-docs  ## The documentation as a site in site/, built strict
 docs-serve: $(VENV)/.ready-docs  ## The same at http://127.0.0.1:8000, built again when a page changes
 	$(BIN)/python -m mkdocs serve --strict
 
-bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, 20 minutes
+bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, 25 minutes
 	$(BIN)/python -m benchmarks
 
 audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, five to ten minutes

@@ -37,7 +37,7 @@ class Scale:
         return tiny if self.tiny else full
 
 
-FULL = Scale("full", rounds=11, effort=1.0)
+FULL = Scale("full", rounds=7, effort=1.0)
 QUICK = Scale("quick", rounds=3, effort=0.2)
 TINY = Scale("tiny", rounds=1, effort=0.0, tiny=True)
 
@@ -91,7 +91,10 @@ class Figure:
         low: lower quartile over the rounds.
         high: upper quartile over the rounds.
         of_fastest: for a ratio of times, the ratio of the fastest rounds.
-        reason: why the bound is missed, if it is: what was measured of it.
+        reason: what the distance from the floor is made of, as measured.
+        peer: what it is compared with, in its unit or in seconds; None where it has no peer.
+        ours: ours, likewise.
+        floor: the least that `value` could be on this machine; None where nothing was computed.
     """
 
     name: str
@@ -102,6 +105,9 @@ class Figure:
     high: float | None = None
     of_fastest: float | None = None
     reason: str = ""
+    peer: float | None = None
+    ours: float | None = None
+    floor: float | None = None
 
     @property
     def met(self) -> bool | None:
@@ -152,12 +158,13 @@ class Outcome:
         under: str,
         bound: tuple[str, float] | None = None,
         reason: str = "",
+        floor: float | None = None,
     ) -> None:
         """Add the figure `over` / `under`, where both were measured."""
         measured = {timing.name for timing in self.timings}
         if {over, under} <= measured:
             figure = ratio(name, self.timing(over), self.timing(under), bound)
-            self.figures.append(replace(figure, reason=reason))
+            self.figures.append(replace(figure, reason=reason, floor=floor))
 
     def together(self, names: Sequence[str], under: str) -> float:
         """The time of programs one after the other, over that of another."""
@@ -198,8 +205,17 @@ def ratio(name: str, over: Timing, under: Timing, bound: tuple[str, float] | Non
         )
     paired = [a / b for a, b in zip(over.seconds, under.seconds, strict=True)]
     low, middle, high = quartiles(paired)
+    # Of "theirs / ours" the peer is the first.
+    peer, ours = (over, under) if bound is not None and bound[0] == ">=" else (under, over)
     return Figure(
-        name, middle, bound=bound, low=low, high=high, of_fastest=over.fastest / under.fastest
+        name,
+        middle,
+        bound=bound,
+        low=low,
+        high=high,
+        of_fastest=over.fastest / under.fastest,
+        peer=peer.median,
+        ours=ours.median,
     )
 
 

@@ -131,25 +131,30 @@ def _measured(workload: dict[str, Any]) -> str:
 
 
 def bounds_table(results: dict[str, Any]) -> str:
-    """Every figure that has a bound to keep."""
+    """Every figure that has a bound: peer, floor, ours, and what the distance is made of."""
+    names = "workload", "figure", "bound", "floor", "measured", "quartiles", "of the fastest"
     rows = [
-        "| workload | figure | bound | measured | quartiles | of the fastest | |",
-        "| --- " * 7 + "|",
+        f"| {' | '.join(names)} | peer | ours | | the distance is |",
+        "| --- " * (len(names) + 4) + "|",
     ]
     for name, workload in results["workloads"].items():
         for figure in workload["figures"]:
             if figure["bound"]:
                 sign, limit = figure["bound"]
                 bound = f"{'≤' if sign == '<=' else '≥'} {number(limit)}{_unit(figure)}"
-                verdict = (
-                    "met"
-                    if figure["met"]
-                    else "**missed**" + (f": {why}" if (why := figure.get("reason")) else "")
-                )
-                rows.append(
-                    f"| {name} | {figure['name']} | {bound} | {_cells(figure)} | {verdict} |"
-                )
+                floor = _or_nothing(figure.get("floor"), number)
+                seconds = [
+                    _or_nothing(figure.get(side), lambda x: duration(1e6 * x))
+                    for side in ("peer", "ours")
+                ]
+                verdict = "met" if figure["met"] else "**missed**"
+                cells = [name, figure["name"], bound, floor, _cells(figure), *seconds, verdict]
+                rows.append(f"| {' | '.join([*cells, figure.get('reason', '')])} |")
     return "\n".join(rows)
+
+
+def _or_nothing(value: float | None, said: Callable[[float], str]) -> str:
+    return "" if value is None else said(value)
 
 
 def figures_table(workload: dict[str, Any]) -> str:
@@ -240,15 +245,98 @@ def duration(microseconds: float) -> str:
     return f"{number(microseconds / 1e6)} s"
 
 
-def fill(page: str, results: dict[str, Any]) -> str:
-    """Put the results between a page's marks, `<!-- begin: WHAT -->` and `<!-- end -->`.
+# What the page states: workload, figure or program, sentence.
+STATED = (
+    (
+        "batch-sweep",
+        "batch 128: private / not private",
+        "takes {} times as long as NumPyro's at batch 128",
+    ),
+    (
+        "logistic",
+        "private / NumPyro, not private",
+        "That of the logistic regression takes {} times as long",
+    ),
+    (
+        "conv-vae",
+        "private / NumPyro, not private, the quicker way",
+        "that of the convolutional VAE {} times",
+    ),
+    ("vae-128", "Opacus, ghost / ours", "At batch 128 Opacus takes {} times as long as discreet"),
+    ("vae-128", "jax_privacy, best microbatch / ours", "jax_privacy {} times"),
+    ("vae-128", "reference engine / ours", "per-record gradients {} times"),
+    ("compile-time", "logistic: compile", "Compiling the logistic regression takes {}"),
+    ("batch-sweep", "batch 1,024: private / not private", ", {} at 1,024"),
+    ("batch-sweep", "batch 4,096: private / not private", "and {} at 4,096"),
+    (
+        "noise",
+        "ChaCha20 / threefry, normal variables",
+        "Normal variables by ChaCha20 take {} times as long as by threefry",
+    ),
+    ("samplers", "JAX choice", "`jax.random.choice` {}"),
+    ("samplers", "Poisson, ChaCha20", "A Poisson batch of a table of 60,000 takes {}"),
+    ("sampler-scaling", "N = 100,000,000 / N = 10,000", "what one of 10⁴ does ({})"),
+    (
+        "figures-one-mean",
+        "mean age: error, discreet / diffprivlib",
+        "a mean alone has {} times the error of diffprivlib's",
+    ),
+    (
+        "figures-one-mean",
+        "mean age: half-width, discreet / diffprivlib",
+        "{} times its 95 % half-width",
+    ),
+    (
+        "figures-group-means",
+        "mean by age race: error, discreet / OpenDP, Laplace",
+        "Group means have {} times the error of OpenDP's",
+    ),
+    ("calibration", "discreet", "for 10,000 steps takes {}"),
+    ("calibration", "dp_accounting, PLD", "by dp_accounting {}"),
+)
+_SAID = r"\d[\d,]*(?:\.\d+)?(?: (?:µs|ms|s)\b)?"
 
-    WHAT is "bounds" or "floors"; or "figures", "timings" or "measured" and the name of a workload.
+
+_PICTURES = {
+    "first-answer": "![Seconds to a first answer](../benchmarks/first_answer.svg)",
+    "posteriors-abalone": "![Error against processor time](../benchmarks/posteriors.svg)",
+}
+
+
+def pictures(results: dict[str, Any]) -> str:
+    """Those of the page whose results are there."""
+    there = results["workloads"]
+    measured = [x for name, x in _PICTURES.items() if name in there and there[name]["timings"]]
+    return "\n\n".join(measured)
+
+
+def stated(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """The sentences of the page, with {} for the number, and the number as measured."""
+    found = []
+    for workload, name, sentence in STATED:
+        own = results["workloads"][workload]
+        figures = {x["name"]: number(x["value"]) + _unit(x) for x in own["figures"]}
+        timings = {timing["name"]: duration(timing["median_us"]) for timing in own["timings"]}
+        found.append((sentence, (figures | timings)[name]))
+    bounded = [
+        figure
+        for workload in results["workloads"].values()
+        for figure in workload["figures"]
+        if figure["bound"]
+    ]
+    missed = sum(not figure["met"] for figure in bounded)
+    return [*found, ("{} figures [miss their bound]", f"{missed} of {len(bounded)}")]
+
+
+def fill(page: str, results: dict[str, Any]) -> str:
+    """Put the results between a page's marks, `<!-- begin: WHAT -->` and `<!-- end -->`, and into its sentences (`STATED`).
+
+    WHAT is "bounds", "floors" or "pictures"; or "figures", "timings" or "measured" and the name of a workload.
 
     Raises:
-        KeyError: a mark names a workload that the results do not hold, or an unknown WHAT.
+        KeyError: a mark or a sentence names what the results do not hold, or an unknown WHAT.
     """
-    whole = {"bounds": bounds_table, "floors": floors_table}
+    whole = {"bounds": bounds_table, "floors": floors_table, "pictures": pictures}
     single = {"figures": figures_table, "timings": timings_table, "measured": _measured}
 
     def table(match: re.Match[str]) -> str:
@@ -256,4 +344,9 @@ def fill(page: str, results: dict[str, Any]) -> str:
         text = single[what](results["workloads"][name]) if name else whole[what](results)
         return f"{match[1]}{text}\n{match[4]}"
 
-    return _MARK.sub(table, page)
+    page = _MARK.sub(table, page)
+    for sentence, value in stated(results) if page.startswith("# Benchmarks") else []:
+        before, after = (re.escape(part) for part in sentence.split("{}"))
+        said = r"\d+ of \d+" if " of " in value else _SAID
+        page = re.sub(f"{before}{said}{after}", sentence.format(value), page)
+    return page

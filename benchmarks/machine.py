@@ -14,6 +14,7 @@ from benchmarks._harness import Figure, Outcome, Program, Scale, alternate
 from benchmarks._loops import looped
 
 SIDE, WORDS, LARGE = 1024, 688_884, 2**24
+KEYSTREAM = "OpenSSL's ChaCha20, one core"
 
 
 def measure(scale: Scale) -> list[Outcome]:
@@ -23,13 +24,13 @@ def measure(scale: Scale) -> list[Outcome]:
     programs = [
         _product("product, square", side, side, side, scale.steps(20)),
         _product("product, batch 128", batch, 784, 400, scale.steps(400)),
-        _triad("triad, out of cache", large, scale.steps(8)),
-        _triad("triad, size of the VAE", words, scale.steps(200)),
+        triad("triad, out of cache", large, scale.steps(8)),
+        triad("triad, size of the VAE", words, scale.steps(200)),
     ]
-    keystream = _keystream(words, scale.steps(100))
+    words_alone = keystream(words, scale.steps(100))
     outcome = Outcome("machine", "rates of this machine")
     outcome.timings = alternate(
-        [*programs, *([] if keystream is None else [keystream])], scale.rounds
+        [*programs, *([] if words_alone is None else [words_alone])], scale.rounds
     )
     fastest = {timing.name: timing.fastest for timing in outcome.timings}
     work = {
@@ -37,13 +38,13 @@ def measure(scale: Scale) -> list[Outcome]:
         "product, batch 128": ("GFLOP/s", 2 * batch * 784 * 400),
         "triad, out of cache": ("GB/s", 12 * large),
         "triad, size of the VAE": ("GB/s", 12 * words),
-        "OpenSSL's ChaCha20, one core": ("Gbit/s", 32 * words),
+        KEYSTREAM: ("Gbit/s", 32 * words),
     }
     for name, seconds in fastest.items():
         unit, amount = work[name]
         outcome.figures.append(Figure(name, amount / seconds / 1e9, unit))
-    if keystream is None:
-        outcome.skipped["OpenSSL's ChaCha20, one core"] = "cryptography is not installed"
+    if words_alone is None:
+        outcome.skipped[KEYSTREAM] = "cryptography is not installed"
     return [outcome]
 
 
@@ -59,14 +60,17 @@ def _product(name: str, rows: int, inner: int, columns: int, steps: int) -> Prog
     return looped(name, body, left, right, steps)
 
 
-def _triad(name: str, size: int, steps: int) -> Program:
+def triad(name: str, size: int, steps: int) -> Program:
+    """Read two arrays of this size and write one."""
+
     def body(i: jax.Array, total: jax.Array, added: jax.Array) -> jax.Array:
         return 0.5 * total + added
 
     return looped(name, body, jnp.ones(size), jnp.ones(size), steps, "two arrays read, one written")
 
 
-def _keystream(words: int, steps: int) -> Program | None:
+def keystream(words: int, steps: int) -> Program | None:
+    """So many random words of 32 bits a step; None without the package."""
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     except ImportError:
@@ -78,7 +82,7 @@ def _keystream(words: int, steps: int) -> Program | None:
         for _ in range(steps):
             encryptor.update_into(zeros, into)
 
-    return Program("OpenSSL's ChaCha20, one core", run, steps)
+    return Program(KEYSTREAM, run, steps)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/batch_sweep.svg": "benchmarks/batch_sweep.svg",
+    "benchmarks/first_answer.svg": "benchmarks/first_answer.svg",
+    "benchmarks/posteriors.svg": "benchmarks/posteriors.svg",
     "benchmarks/results.md": "benchmarks/results.md",
     "examples/adult.schema.toml": "examples/adult.schema.toml",
 }
@@ -21,6 +23,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for source, place in ELSEWHERE.items():
+        if not (ROOT / source).is_file():  # a picture of what was not measured yet
+            continue
         files.append(
             File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8"))
         )

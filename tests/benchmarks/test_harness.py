@@ -68,7 +68,7 @@ def example() -> dict:
     outcome = Outcome(
         "toy", "a toy", [Timing("a", [2e-3, 2e-3], 5), Timing("b", [1e-6, 1e-6], 5, "fast")]
     )
-    outcome.compare("a / b", "a", "b", ("<=", 1.7), "a and b alone")
+    outcome.compare("a / b", "a", "b", ("<=", 1.7), "a and b alone", 1.5)
     outcome.compare("a / absent", "a", "absent")
     outcome.skipped["Opacus"] = "not installed"
     results = _results.new()
@@ -80,7 +80,7 @@ def test_results_say_what_was_measured_where_and_what_was_missed() -> None:
     results = example()
     text = _results.as_markdown(results)
     assert (
-        "| toy | a / b | ≤ 1.70 | 2,000 | 2,000 to 2,000 | 2,000 | **missed**: a and b alone |"
+        "| toy | a / b | ≤ 1.70 | 1.50 | 2,000 | 2,000 to 2,000 | 2,000 | 1.00 µs | 2.00 ms | **missed** | a and b alone |"
         in text
     )
     assert "| b | 1.00 µs | 1.00 µs | fast |" in text

@@ -2,11 +2,13 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import benchmarks.__main__ as everything
 from benchmarks import _results
 from benchmarks.__main__ import WORKLOADS
 
@@ -27,12 +29,13 @@ def test_page_shows_the_results_as_measured(repository: Path, results: dict[str,
     assert _results.as_markdown(results) == (repository / "benchmarks" / "results.md").read_text(
         encoding="utf-8"
     )
-    assert (repository / "benchmarks" / "batch_sweep.svg").is_file()
+    for picture in ("batch_sweep.svg", *re.findall(r"benchmarks/(\w+\.svg)", page)):
+        assert (repository / "benchmarks" / picture).is_file()
 
 
 def test_every_mark_of_the_page_is_one_that_can_be_filled(repository: Path) -> None:
     page = (repository / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    marks = re.findall(r"<!-- begin: (\w+) ?(\S*) -->", page)
+    marks = re.findall(r"<!-- begin: (\w+)(?: (\S+))? -->", page)
     names = {name.replace("_", "-") for name in WORKLOADS} | {
         "vae-128",
         "vae-1024",
@@ -42,7 +45,7 @@ def test_every_mark_of_the_page_is_one_that_can_be_filled(repository: Path) -> N
     assert (
         {"measured"}
         <= {what for what, _ in marks}
-        <= {"bounds", "floors", "figures", "timings", "measured"}
+        <= {"bounds", "floors", "figures", "timings", "measured", "pictures"}
     )
     assert {name for _, name in marks if name} <= names
 
@@ -70,3 +73,46 @@ def test_results_are_those_of_a_full_run(results: dict[str, Any]) -> None:
         ("compile-time", "vae: compile"),
         ("memory", "batch 8,192: private, whole process"),
     } <= figures
+
+
+def test_a_workload_that_dies_or_lasts_too_long_keeps_what_was_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither ends the others, and the exit status says that something failed."""
+    kept = {"workloads": {"toy": {"title": "old", "figures": [], "timings": [], "skipped": {}}}}
+    ran: list[tuple[str, float | None]] = []
+
+    def child(name: str, quick: bool, seconds: float | None) -> tuple[str, dict[str, Any]]:
+        ran.append((name, seconds))
+        return ("exit status -9", {}) if name == "noise" else ("", {})
+
+    monkeypatch.setattr(everything, "_measured", child)
+    monkeypatch.setattr(everything, "_kept", lambda folder: kept)
+    monkeypatch.setattr(everything, "write", lambda results, folder: None)
+    assert everything.main(["--only", "noise,machine,figures", "--out", str(tmp_path)]) == 1
+    assert [name for name, _ in ran] == ["machine", "noise", "figures"]
+    assert ran[0][1] is not None
+    assert 1_400 < ran[0][1] < 1_500
+    assert ran[2][1] is None
+    assert "Failed: noise (exit status -9)." in capfd.readouterr().err
+    assert kept["workloads"]["toy"]["title"] == "old"
+
+
+def test_a_process_that_lasts_too_long_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With those that it started; nothing is measured where no time is left."""
+    assert everything._measured("noise", True, 0.0) == ("no time was left", {})
+    popen = everything.subprocess.Popen
+    late = tmp_path / "late"
+
+    def sleeps(command: list[str], **options: Any) -> Any:
+        del command
+        return popen(["/bin/sh", "-c", f"(sleep 1.5; touch {late}) & wait"], **options)
+
+    monkeypatch.setattr(everything.subprocess, "Popen", sleeps)
+    why, found = everything._measured("noise", True, 0.2)
+    assert why == "it was still at work when the time was over"
+    assert found == {}
+    time.sleep(2.5)
+    assert not late.exists()

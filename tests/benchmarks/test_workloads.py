@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from benchmarks import (
     _child,
     _jax_privacy,
     _opacus,
+    _pictures,
     _results,
     batch_sweep,
     compile_time,
     conv_vae,
     figures,
+    first_answer,
+    full_batch,
     hierarchical,
     logistic,
     memory,
@@ -133,8 +137,12 @@ def test_small_workloads(name: str, asked: dict[str, Any]) -> None:
 def test_vae_with_all_peers() -> None:
     (outcome,) = measured("vae")
     assert outcome.facts["num_parameters"] == 688_884
+    (step,) = [x for x in outcome.figures if x.name == "private / NumPyro, not private"]
+    assert step.floor is not None
+    assert step.floor > 1
+    assert "padding" in step.reason
     asked = {
-        "private / NumPyro, not private": ("<=", 1.6),
+        "private / NumPyro, not private": ("<=", 1.25 * step.floor),
         "Poisson / batches of one size": ("<=", 1.15),
         "reference engine / ours": (">=", 40),
     }
@@ -232,14 +240,73 @@ def test_private_posteriors_are_compared_on_the_same_rows(monkeypatch: pytest.Mo
     monkeypatch.delitem(posteriors.CONTENDERS, "discreet, DPSVI")
     (outcome,) = posteriors.measure(TINY)
     figures = {figure.name: figure.value for figure in outcome.figures}
-    assert outcome.skipped == {"diffprivlib, C = 0.01": "diffprivlib does not import"}
+    absent = ("Opacus, tuned", "diffprivlib, C = 0.01")
+    assert outcome.skipped == dict.fromkeys(absent, "diffprivlib does not import")
     best = figures["without privacy: log loss"]
     assert best - 0.03 < figures["discreet, Newton, ε = 3: log loss"] < 0.7
     assert figures["discreet, Newton, ε = 3: exact mean held"] >= 2 / 3
+    # The noise alone moves coefficients by several posterior standard deviations of so few rows.
+    assert 0 < figures["discreet, Newton, ε = 3: error"] < 20
     assert {timing.name for timing in outcome.timings} == {
         "NumPyro's SVI, not private",
         *(f"{name}, ε = 3" for name in posteriors.CONTENDERS if name not in outcome.skipped),
     }
+
+
+def test_error_is_in_posterior_standard_deviations() -> None:
+    true = posteriors.Fit(np.zeros((1, 2)), np.array([1.0, 2.0]), np.array([0.5, 2.0]))
+    found = posteriors.Fit(np.zeros((1, 2)), np.array([2.0, 2.0]))
+    assert posteriors.error(found, true) == pytest.approx(math.sqrt(2))
+
+
+def test_full_batch_sums_are_those_of_the_whole_table() -> None:
+    """The floor's work is a gradient and X^T X; private Newton finds the same classes as the peer."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5_000, 3))
+    np.testing.assert_allclose(full_batch._sums(x, np.ones(5_000)), 3 * x.T @ x)
+    (outcome,) = full_batch.measure(TINY)
+    bounded = bounds(outcome)
+    assert bounded["private Newton, in memory / lbfgs"] == ("<=", 1.4)
+    assert bounded["private Newton, from a folder / lbfgs"] == ("<=", 2.5)
+    assert all(figure.floor is not None and figure.floor > 0 for figure in outcome.figures)
+    assert all(figure.peer and figure.ours and figure.reason for figure in outcome.figures)
+
+
+def test_first_answers_are_those_of_fresh_processes(tmp_path: Path) -> None:
+    (outcome,) = first_answer.measure(TINY)
+    (figure,) = outcome.figures
+    assert figure.name == "scikit-learn, not private"
+    assert 0.1 < figure.value < 100
+    spent, said = first_answer._spent(
+        [sys.executable, "-c", "raise SystemExit('no such peer')"], tmp_path
+    )
+    assert spent is None
+    assert said == "exit status 1: no such peer"
+
+
+def test_pictures_are_drawn_from_results_alone(tmp_path: Path) -> None:
+    """Of old results there is no picture, and a contender that was not measured is left out."""
+    _pictures.draw({"machine": {}}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    found = [
+        {"name": f"{name}, ε = 1", "median_us": 1e6 * (1 + place)}
+        for place, name in enumerate(posteriors.CONTENDERS)
+        if name != "one-shot"
+    ]
+    errors = [{"name": f"{one['name']}: error", "value": one["median_us"]} for one in found]
+    answers = [{"name": "discreet, estimator", "median_us": 2.5e6}]
+    workloads = {
+        "posteriors-abalone": {"timings": found, "figures": errors},
+        "posteriors-absent": {"timings": [], "figures": []},
+        "first-answer": {"timings": answers, "figures": []},
+    }
+    _pictures.draw(workloads, tmp_path)
+    seconds = (tmp_path / "first_answer.svg").read_text(encoding="utf-8")
+    assert "2.5 s" in seconds
+    errors = (tmp_path / "posteriors.svg").read_text(encoding="utf-8")
+    assert "discreet, Newton" in errors
+    assert "one-shot" not in errors
+    assert "absent" not in errors
 
 
 def test_the_reference_is_the_mode_of_the_posterior() -> None:
@@ -384,9 +451,6 @@ def test_private_and_non_private_fit_the_same_network() -> None:
     )
     assert private.losses.shape == plain.losses.shape == (3,)
     assert np.all(before != after)
-    assert int(private.state.step) == 3
-    private.run()
-    assert int(private.state.step) == 6
 
 
 def test_private_fit_is_secret_and_uses_the_engine_asked_for() -> None:

@@ -50,7 +50,7 @@ dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan).run(dp.random.key(),
 
 @pytest.mark.parametrize(
     ("fit", "most"),
-    [(_ESTIMATOR, 3), (_OWN, 14), (_STEPS, 40)],
+    [(_ESTIMATOR, 3), (_OWN, 13), (_STEPS, 39)],
     ids=["estimator", "model", "steps"],
 )
 def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:

@@ -129,8 +129,9 @@ def _compare(
         return {**params, **objective.draw_globals(params, key)}
 
     def of_all(
-        rows: Any, given: Values, shared: Any, key: Any
-    ) -> tuple[Float[Array, "row"], dict[str, Any]]:
+        rows: Any, given: Values, psi: Any, key: Any
+    ) -> tuple[Float[Array, "row"], dict[str, Any], dict[str, Any]]:
+        shared = share(psi, key)
         densities, values = run(rows, {**together, **given}, shared, key)
         found = [
             jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1)
@@ -139,7 +140,8 @@ def _compare(
         ]
         # Terms of no single row count with the first row: then the sum over all rows is compared.
         of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
-        return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
+        terms = jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none)
+        return terms, values, shared
 
     def of_one(row: Any, given: Values, shared: Any, key: Any) -> Scalar:
         given = {name: jnp.expand_dims(x, at[1][name]) for name, x in given.items()}
@@ -177,11 +179,9 @@ def _compare(
     def couples(jit: Callable[..., Any]) -> bool:
         all_alone = jit(each)
         all_together = jit(of_all)
-        shared_values = jit(share)
         for key in keys:
             with artificial_records():
-                shared = shared_values(psi, key)
-                _, values = all_together(made_up[0], {}, shared, key)
+                _, values, shared = all_together(made_up[0], {}, psi, key)
                 given = of_each(values)
                 inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
                 first, second = (
@@ -190,15 +190,13 @@ def _compare(
                 if is_random:
                     pairs = ((a, b) for a in (first, second) for b in (first, second))
                     found = [
-                        np.asarray(
-                            all_together(_choose(half, *x), values, shared, key)[0], np.float64
-                        )
+                        np.asarray(all_together(_choose(half, *x), values, psi, key)[0], np.float64)
                         for x in pairs
                     ]
                     one_way = found[0] - found[1]
                     other = found[2] - found[3]
                 else:
-                    one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
+                    one_way = np.asarray(all_together(first, values, psi, key)[0], np.float64)
                     other = np.asarray(all_alone(first, given, shared, key), np.float64)
             if not _alike(one_way, other):
                 return True

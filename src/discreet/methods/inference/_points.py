@@ -278,7 +278,10 @@ class Latents:
         jax.eval_shape(look)
         scales = [name for name, kind in kinds.items() if issubclass(kind, ExpTransform)]
         others = [name for name, kind in kinds.items() if issubclass(kind, IdentityTransform)]
-        values = computed(Latents.values, self, np.zeros(self.size, jnp.result_type(float)))
+        # Compiled only where products may be.
+        at_zero = functools.cache(
+            lambda: computed(Latents.values, self, np.zeros(self.size, jnp.result_type(float)))
+        )
         products = products_of(
             {name: shape for name, shape in self.touched if name in scales},
             {name: shape for name, shape in self.touched if name in others},
@@ -288,7 +291,7 @@ class Latents:
             self.objective.example,
             jax.jit(outside_of_arrays(self.objective, psi)),
             lambda record: (
-                not any(outside for _, outside in observed_of(self.objective, values, record))
+                not any(outside for _, outside in observed_of(self.objective, at_zero(), record))
             ),
         )
         beside = {scale for _, names in products for scale in names}

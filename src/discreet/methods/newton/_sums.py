@@ -402,7 +402,7 @@ class Program:
         """From a part's number to its sum. Rows have the same bits each time, on a GPU, too: they are on a grid."""
         prepared = self.sums.is_prepared(self.which)
         adder = (_adder_of_prepared if prepared else _adder)(self.sums, parts.turns)
-        with_public = [np.int32(self.which), *jax.tree.leaves(public)]
+        with_public = jax.device_put([np.int32(self.which), *jax.tree.leaves(public)])
 
         def run(runner: Runner, leaves: list[Any]) -> list[Array]:
             return runner.of(leaves, repeats=True)(*leaves)
