@@ -86,7 +86,11 @@ def test_counts_without_the_pairs_are_refused_with_what_to_count(folder) -> None
         SCHEMA + '[columns.region]\nkind = "binary"\ncategories = ["north", "south"]\n'
     )
     plan = dp.marginals.description_plan(
-        dp.tables.schema_from_toml(folder / "more.toml"), epsilon=1.0, delta=1e-5, slices=4
+        dp.tables.schema_from_toml(folder / "more.toml"),
+        epsilon=1.0,
+        delta=1e-5,
+        slices=4,
+        quantiles=(),
     )
     counts = np.full(sum(plan.cells), 30.0)
     sums = np.zeros(2 * sum(plan.sum_cells))

@@ -128,7 +128,9 @@ def checkable(folder: Path) -> None:
     fit = dp.formulas.Regression(
         formula="smoker ~ age", family="bernoulli", schema=schema, statement=stated, **told
     )
-    counted = dp.marginals.description_plan(schema, epsilon=1.0, delta=1e-5, pairs="all", slices=4)
+    counted = dp.marginals.description_plan(
+        schema, epsilon=1.0, delta=1e-5, pairs="all", slices=4, quantiles=()
+    )
     counts = np.full(sum(counted.cells), 30.0)
     sums = np.zeros(2 * sum(counted.sum_cells))
     released = dp.marginals.Marginals(counted, counts, counted.state(reproducible=False), sums)
