@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import discreet as dp
+from discreet._validate import RefusedError
 from discreet.tabular.formulas import Regression
 from discreet.tabular.tables import Column, Kind, Schema
 
@@ -318,7 +319,10 @@ def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: 
     for number in range(fits):
         rng = np.random.default_rng([seed, number, size])
         formula, table, schema, truth = drawn(family, rng, size, groups)
-        result = fitted(family, formula, table, schema, epsilon)
+        try:
+            result = fitted(family, formula, table, schema, epsilon)
+        except RefusedError as reason:
+            return f"{family:26} {size:6} {epsilon:5g} refused: {reason}"
         if family == "categorical":
             mean = {
                 of: sum(truth[f"{x}: {of}"] for x in "abc") / 3

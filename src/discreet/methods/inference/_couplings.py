@@ -166,6 +166,14 @@ def _compare(
     placeholders = [np.repeat(np.asarray(x), _ROWS, axis=0) for x in objective.placeholder]
     half = rng.random(_ROWS) < 0.5
 
+    def of_each(values: Values) -> dict[str, Any]:
+        found = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
+        return found | {name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()}
+
+    with artificial_records():
+        of_them = jax.eval_shape(of_each, many[1])
+        *_, is_random = used_inputs(each, made_up[0], of_them, shapes, keys[0])
+
     def couples(jit: Callable[..., Any]) -> bool:
         all_alone = jit(each)
         all_together = jit(of_all)
@@ -174,13 +182,11 @@ def _compare(
             with artificial_records():
                 shared = shared_values(psi, key)
                 _, values = all_together(made_up[0], {}, shared, key)
-                given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
-                given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
+                given = of_each(values)
                 inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
                 first, second = (
                     _choose(*x, placeholders) for x in zip(inside, made_up, strict=True)
                 )
-                (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
                 if is_random:
                     pairs = ((a, b) for a in (first, second) for b in (first, second))
                     found = [

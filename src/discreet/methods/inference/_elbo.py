@@ -516,7 +516,9 @@ class Objective:
             name: jnp.expand_dims(self.local_start[name], axis)
             for name, axis in self.structure.local_params
         }
-        uses, *_ = used_inputs(lambda own, psi: self._draw({**psi, **own}, key, rows), own, psi)
+        uses = {}
+        if own:
+            uses, _ = used_inputs(lambda own, psi: self._draw({**psi, **own}, key, rows), own, psi)
         if reading := [name for name, use in uses.items() if use]:
             raise ValueError(
                 f"The guide's distribution for a global latent reads the param site {reading[0]!r}, of which each record "

@@ -686,8 +686,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)
-    kinds = [jax.eval_shape(lambda x=x: x) for x in jax.tree.leaves(jax.tree.map(shown, args))]
-    keys = [x for x in kinds if is_key(x)]
+    keys = [x for x in program.in_avals if is_key(x)]
     held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
     words = [
         f"records are the leading axis of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one "
