@@ -69,6 +69,12 @@ def test_bounds_line() -> None:
     assert schema.columns[3].categories == ("<=1 a day", "more")
 
 
+def test_a_bounds_line_orders_categories() -> None:
+    pain, answer = schema_from_bounds("pain=none < mild<severe,answer=no<yes").columns
+    assert pain == Column(name="pain", kind=Kind.ORDERED, categories=("none", "mild", "severe"))
+    assert answer == Column(name="answer", kind=Kind.ORDERED, categories=("no", "yes"))
+
+
 def test_a_binary_target_need_not_be_described() -> None:
     schema = schema_from_bounds("age=17:90", target="smoker", target_kind=Kind.BINARY)
     assert schema.target_column == Column(name="smoker", kind=Kind.BINARY, categories=("0", "1"))
@@ -95,6 +101,8 @@ def test_a_count_target_is_a_count() -> None:
         ("age=0:inf", "finite"),
         ("age=1:2,age=1:3", "twice"),
         ("region=a|a", "twice"),
+        ("pain=a<b<a", "twice"),
+        ("pain=<5", "stands for a missing cell"),
     ],
 )
 def test_bad_bounds_are_refused(text, needle) -> None:

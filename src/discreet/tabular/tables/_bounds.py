@@ -6,7 +6,10 @@ from typing import Any
 
 from discreet.tabular.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Schema
 
-RULE_FORM = "NAME=LOW:HIGH for numbers and dates or NAME=A|B|C for categories, separated by commas"
+RULE_FORM = (
+    "NAME=LOW:HIGH for numbers and dates, NAME=A|B|C for categories or NAME=A<B<C for ordered ones, "
+    "separated by commas"
+)
 
 
 def schema_from_bounds(
@@ -18,11 +21,12 @@ def schema_from_bounds(
 ) -> Schema:
     """Read bounds and categories from one line.
 
-    Two categories make a binary column (the second is 1), more a categorical one. A target of kind
-    binary that is not mentioned gets the categories 0 and 1.
+    Two categories make a binary column (the second is 1), more a categorical one. With "<" between
+    them they are ordered, the lowest first. A target of kind binary that is not mentioned gets the
+    categories 0 and 1.
 
     Args:
-        text: For example "age=17:90,region=north|south|east,smoker=no|yes".
+        text: For example "age=17:90,region=north|south|east,smoker=no|yes,health=poor<fair<good".
         target: Name of the column to explain.
         target_kind: The kind that the model needs of it; a count's bounds must be whole.
         target_follows: Permit a target without description here, to be described later.
@@ -58,6 +62,9 @@ def _column_from_rule(name: str, rule: str, kind: Kind | None) -> Column:
             kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL,
             categories=categories,
         )
+    if "<" in rule:
+        ordered = tuple(category.strip() for category in rule.split("<"))
+        return Column(name=name, kind=Kind.ORDERED, categories=ordered)
     low, colon, high = rule.partition(":")
     if not colon:
         raise DataError(f"bounds: '{name}={rule}' is not understood: write {RULE_FORM}")
