@@ -245,3 +245,17 @@ dp.regress("ill ~ age", {"age": [30.0], "ill": ["no"]}, schema, family="bernoull
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'discreet[formula]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("family", "line", "remedy"),
+    [
+        ("poisson", "y=0:20", "in a line of bounds by y=0..20"),
+        ("cumulative", "y=a|b|c", "in a line of bounds by y=a<b<c"),
+    ],
+)
+def test_a_line_of_bounds_can_say_what_a_family_needs(family: str, line: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        Design("y ~ x", dp.tables.schema_from_bounds(f"x=0:1,{line}"), family)
+    written = remedy.rpartition(" ")[2]
+    assert Design("y ~ x", dp.tables.schema_from_bounds(f"x=0:1,{written}"), family).names == ("x",)

@@ -75,6 +75,14 @@ def test_a_bounds_line_orders_categories() -> None:
     assert answer == Column(name="answer", kind=Kind.ORDERED, categories=("no", "yes"))
 
 
+def test_a_bounds_line_has_counts() -> None:
+    visits = Column(name="visits", kind=Kind.COUNT, bounds=(0, 20))
+    assert schema_from_bounds("visits=0..20").columns == (visits,)
+    # as a text, too
+    schema = schema_from_bounds("age=17:90,visits=0:20", target="visits", target_kind="count")  # type: ignore[arg-type]
+    assert schema.target_column == visits
+
+
 def test_a_binary_target_need_not_be_described() -> None:
     schema = schema_from_bounds("age=17:90", target="smoker", target_kind=Kind.BINARY)
     assert schema.target_column == Column(name="smoker", kind=Kind.BINARY, categories=("0", "1"))
@@ -102,6 +110,8 @@ def test_a_count_target_is_a_count() -> None:
         ("age=1:2,age=1:3", "twice"),
         ("region=a|a", "twice"),
         ("pain=a<b<a", "twice"),
+        ("visits=0..a", "must be two numbers"),
+        ("visits=0..2.5", "whole"),
         ("pain=<5", "stands for a missing cell"),
     ],
 )

@@ -413,7 +413,18 @@ def _needs(column: Column, family: str, *kinds: Kind) -> None:
         raise DataError(
             f"the family {family} is for a target of kind {' or '.join(kinds)}, but '{column.name}' is described as "
             f"{column.kind}: choose another family, such as {' or '.join(families_of(column))}, or describe the column so"
+            f"{_in_a_line(column, kinds[0])}"
         )
+
+
+def _in_a_line(column: Column, kind: Kind) -> str:
+    """How a line of bounds describes the column as another kind."""
+    line = ""
+    if kind is Kind.COUNT and column.kind is Kind.REAL:
+        line = "..".join(f"{bound:g}" for bound in column.limits)
+    if kind is Kind.ORDERED and column.categories:
+        line = "<".join(column.categories)
+    return line and f", in a line of bounds by {column.name}={line}"
 
 
 def _needs_positive(column: Column, family: str) -> None:

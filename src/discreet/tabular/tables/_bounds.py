@@ -7,8 +7,8 @@ from typing import Any
 from discreet.tabular.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Schema
 
 RULE_FORM = (
-    "NAME=LOW:HIGH for numbers and dates, NAME=A|B|C for categories or NAME=A<B<C for ordered ones, "
-    "separated by commas"
+    "NAME=LOW:HIGH for numbers and dates, NAME=LOW..HIGH for counts, NAME=A|B|C for categories or NAME=A<B<C for ordered "
+    "ones, separated by commas"
 )
 
 
@@ -22,11 +22,12 @@ def schema_from_bounds(
     """Read bounds and categories from one line.
 
     Two categories make a binary column (the second is 1), more a categorical one. With "<" between
-    them they are ordered, the lowest first. A target of kind binary that is not mentioned gets the
-    categories 0 and 1.
+    them they are ordered, the lowest first; with ".." between bounds the column is a count. A
+    target of kind binary that is not mentioned gets the categories 0 and 1.
 
     Args:
-        text: For example "age=17:90,region=north|south|east,smoker=no|yes,health=poor<fair<good".
+        text: For example
+            "age=17:90,visits=0..50,region=north|south|east,smoker=no|yes,pain=low<some<high".
         target: Name of the column to explain.
         target_kind: The kind that the model needs of it; a count's bounds must be whole.
         target_follows: Permit a target without description here, to be described later.
@@ -37,6 +38,7 @@ def schema_from_bounds(
     >>> schema_from_bounds("age=17:90,smoker=no|yes", target="smoker").describe()
     ('age (real): 17 to 90', 'smoker (binary, the target): no | yes')
     """
+    target_kind = None if target_kind is None else Kind(target_kind)
     columns = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, rule = (
@@ -65,8 +67,9 @@ def _column_from_rule(name: str, rule: str, kind: Kind | None) -> Column:
     if "<" in rule:
         ordered = tuple(category.strip() for category in rule.split("<"))
         return Column(name=name, kind=Kind.ORDERED, categories=ordered)
-    low, colon, high = rule.partition(":")
-    if not colon:
+    counts = ".." in rule
+    low, mark, high = rule.partition(".." if counts else ":")
+    if not mark:
         raise DataError(f"bounds: '{name}={rule}' is not understood: write {RULE_FORM}")
     bounds: Any
     dates = all(re.fullmatch(r"\d{4}-\d\d-\d\d", bound.strip()) for bound in (low, high))
@@ -77,5 +80,5 @@ def _column_from_rule(name: str, rule: str, kind: Kind | None) -> Column:
         raise DataError(
             f"bounds: '{low}' and '{high}' of column '{name}' must be two numbers or two dates (2024-12-31): write {RULE_FORM}"
         ) from None
-    number = kind if kind is Kind.COUNT else Kind.REAL
+    number = Kind.COUNT if counts or kind is Kind.COUNT else Kind.REAL
     return Column(name=name, kind=Kind.DATE if dates else number, bounds=bounds)
