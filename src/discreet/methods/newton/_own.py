@@ -37,7 +37,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from discreet._jax import one_release
+from discreet._jax import one_release, uncollected
 from discreet.methods.inference import (
     Latents,
     NoPointError,
@@ -330,7 +330,7 @@ class DPNewton:
                 key = random.check_key(rng_key)
                 records = take_apart(args, kwargs, programs=(self.model,))
             saved = SavedReleases(checkpoint, key, self.plan, processes)
-            with processes.together():
+            with processes.together(), uncollected():
                 latents, start = self._latents(saved.key, records)
                 far = pulls_from_far(latents, start)
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
@@ -352,7 +352,8 @@ class DPNewton:
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start, far).run(bar)
                     stated = saved.stated(act)
-                    result = fit.result(saved.words, stated, self.names)
+                    with uncollected():
+                        result = fit.result(saved.words, stated, self.names)
         warn_of_use(result, stated)
         return result
 

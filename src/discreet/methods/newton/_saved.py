@@ -28,7 +28,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from discreet._jax import run_once
+from discreet._jax import run_once, uncollected
 from discreet.methods.inference import FAILED, START_AGAIN, Processes, SavedFit, versions
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._plan import NewtonPlan
@@ -139,7 +139,7 @@ class SavedReleases(SavedFit):
         """
         found = []
         waiting = []
-        with self.processes.together(), Threads(1) as thread:
+        with self.processes.together(), uncollected(), Threads(1) as thread:
             for program in proved:
                 found.append(program)
                 waiting.append(thread.submit(self._compile, program, public, parts))

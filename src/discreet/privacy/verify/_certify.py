@@ -577,11 +577,7 @@ def _proved(
         assumptions=_assumptions(program, args, positions, times, mask, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
-        versions={
-            "discreet": version("discreet"),
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
+        versions=dict(_versions()),
         _beyond=checker.beyond,
         _step=step,
         _args=args,
@@ -592,6 +588,16 @@ def _proved(
         _wide=wide,
         _begun=begun,
     )
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Read once: a fit has a certificate for each of its noises."""
+    return {
+        "discreet": version("discreet"),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
