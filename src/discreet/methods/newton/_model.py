@@ -172,8 +172,9 @@ def _rows(
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
         level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
-        counted = (level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype)
-        return on_grid(counted, mask, GRID_OF_SUMS, within=True)
+        return on_grid(
+            (level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS
+        )
     if kind == "curvature":
         z = _curvatures(latents, leaves, z, length, public)
         length = jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
