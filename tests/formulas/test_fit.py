@@ -106,7 +106,8 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert np.allclose(effect.mean, result.predict(rows).estimate)
     by_clinic = result.marginal_effect("clinic")
     assert by_clinic.values == tuple("abcdef")
-    assert effect.plot() is not None
+    # The picture says what the mean is of.
+    assert effect.plot().get_title() == "90 % intervals, at clinic = b, region = north"
     assert by_clinic.plot() is not None
     with pytest.raises(ValueError, match="column is 'ill'"):
         result.marginal_effect("ill")

@@ -143,6 +143,9 @@ def test_intervals_and_means_are_those_of_the_draws() -> None:
     assert ends == [pytest.approx([0.05, 0.95]), pytest.approx([0.25, 0.75]), pytest.approx([0.5])]
     assert [label.get_text() for label in weights.get_yticklabels()] == ["smoker", "age"]
     assert weights.get_xlabel() == "weights (log-odds)"
+    # Its row has the name.
+    assert scale.get_xlabel() == ""
+    assert [label.get_text() for label in scale.get_yticklabels()] == ["scale"]
     assert "0.9997" in figure.get_suptitle()
 
 

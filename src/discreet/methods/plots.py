@@ -140,7 +140,9 @@ def plot_posterior(
         _draw_panel(axes, rows)
         unit = (units or {}).get(name)
         part = f", {len(rows)} of {len(panels[name])} rows" if len(rows) < len(panels[name]) else ""
-        axes.set_xlabel(f"{name}{f' ({unit})' if unit else ''}{part}")
+        # A single row has the latent's name beside it.
+        known = "" if [row.name for row in rows] == [name] else name
+        axes.set_xlabel(f"{known}{f' ({unit})' if unit else ''}{part}".lstrip())
     number = len(next(iter(panels.values()))[0].draws)
     spent = (
         "" if statement is None else f" at ε = {statement.epsilon:.4g}, δ = {statement.delta:.3g}"

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from discreet._validate import RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws, picked
+from discreet.methods.plots import tidy
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.released import Released
@@ -63,7 +64,7 @@ class Effect:
                 rows.append(
                     f"{label:24}  {self.mean[at]:>10.4g}  {self.low[at]:.4g} to {self.high[at]:.4g}"
                 )
-        held = ", ".join(f"{name} = {value}" for name, value in self.held.items())
+        held = self._held
         return "\n".join(
             [
                 f"{self.column:24}  {'mean':>10}  90 % interval",
@@ -72,8 +73,12 @@ class Effect:
             ]
         )
 
+    @property
+    def _held(self) -> str:
+        return ", ".join(f"{name} = {value}" for name, value in self.held.items())
+
     def plot(self, axes: Any = None) -> Any:
-        """Draw means and intervals.
+        """Draw means and intervals, with the values at which the others are held above.
 
         Args:
             axes: Matplotlib axes; None: new ones.
@@ -107,6 +112,10 @@ class Effect:
             xlabel=self.column,
             ylabel=f"mean of {self.target}" if not self.categories else "probability",
         )
+        # The mean is of these, and not of the table.
+        title = f"90 % intervals{f', at {self._held}' if self.held else ''}"
+        axes.set_title(title, fontsize="small", wrap=True)
+        tidy(axes)
         return axes
 
 
