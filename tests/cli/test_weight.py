@@ -11,6 +11,13 @@ from typer.testing import CliRunner
 from discreet.interfaces.cli._app import app
 
 RUN = CliRunner()
+OWN = """\
+import numpyro, numpyro.distributions as dist
+def model(x, y, mask=None):
+    a = numpyro.sample('a', dist.Normal(0, 1))
+    with numpyro.plate('people', len(y)):
+        numpyro.factor('y', dist.Bernoulli(logits=a).log_prob(y).reshape(len(y), -1).sum(axis=1))
+"""
 SCHEMA = """\
 target = "{target}"
 weight = "w"
@@ -74,6 +81,23 @@ def test_a_fit_is_of_the_population(survey: Path) -> None:
     assert len((survey / "predictions.csv").read_text().split()) == 3
 
 
+def test_a_model_of_ones_own_is_of_the_population(survey: Path) -> None:
+    """Of a twentieth of the rows the target is missing: they count as nothing, whatever their weight."""
+    (survey / "mine.py").write_text(OWN)
+    head, *rows = (survey / "survey.csv").read_text().splitlines()
+    cut = [row.replace("yes", "").replace("no", "") for row in rows[::20]]
+    rows[::20] = cut
+    (survey / "survey.csv").write_text("\n".join([head, *rows]) + "\n")
+    drops = SCHEMA.format(target="ill").replace('"yes"]\n', '"yes"]\nmissing = "drop"\n')
+    (survey / "drops.toml").write_text(drops)
+    run("fit --data survey.csv --schema drops.toml --model mine.py:model --epsilon 3 --out out")
+    row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["a"]
+    assert row["low"] < np.log(1 / 2) < row["high"]
+    assert row["high"] < np.log(2) / 2
+    text = " ".join((survey / "out" / "statement.txt").read_text(encoding="utf-8").split())
+    assert "A row counts as often as its survey weight in “w” says" in text
+
+
 @pytest.mark.parametrize("data", ["survey.csv", "records"])
 def test_a_line_is_of_the_population(survey: Path, data: str) -> None:
     """Without the illness as a feature the mean pay is 43.3, and not 36.7."""
@@ -107,17 +131,19 @@ def test_beside_bounds_an_option_names_the_weight(survey: Path) -> None:
     ("words", "message"),
     [
         ("--model logistic --schema ill.toml --steps 10", "a fit in steps counts each record once"),
-        ("--model mine.py:model --schema ill.toml", "a model of your own counts each record once"),
+        (
+            "--model mine.py:model --schema several.toml",
+            "a model of your own takes one of each record",
+        ),
     ],
 )
 def test_what_cannot_weigh_refuses_before_it_spends(survey: Path, words: str, message: str) -> None:
-    (survey / "mine.py").write_text(
-        "import numpyro, numpyro.distributions as dist\n"
-        "def model(x, y):\n"
-        "    a = numpyro.sample('a', dist.Normal(0, 1))\n"
-        "    with numpyro.plate('people', len(y)):\n"
-        "        numpyro.sample('y', dist.Bernoulli(logits=a), obs=y)\n"
-    )
+    (survey / "mine.py").write_text(OWN)
+    several = SCHEMA.format(target="ill").replace('"each row"', '{column = "who", max_rows = 2}')
+    (survey / "several.toml").write_text(several)
+    rows = (survey / "survey.csv").read_text().splitlines()
+    named = [f"{row},{place // 2}" for place, row in enumerate(rows[1:])]
+    (survey / "survey.csv").write_text("\n".join([rows[0] + ",who", *named]) + "\n")
     wrong = run(f"fit --data survey.csv {words} --epsilon 1 --out out", code=2)
     assert message in " ".join(wrong.stderr.split())
     assert not (survey / "out").exists()

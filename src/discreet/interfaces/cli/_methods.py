@@ -1180,8 +1180,7 @@ class OwnNewton(InSums):
     """A fit of the user's model to a few noisy gradients, by `DPNewton`, unless the model has a guide or is refused by it."""
 
     by = MethodName.NEWTON
-    weighs = False
-    why_not_weighed = "a model of your own counts each record once: fit a built-in regression"
+    why_not_weighed = "a model of your own takes one of each record, and none with preprocess: fit a built-in regression"
     several_rows = True
     is_shared = True
     continues = True
@@ -1224,7 +1223,16 @@ class OwnNewton(InSums):
         """The number of parameters, and the noise of the last gradients together."""
         return self.num_parameters, self.plan.noise(self.plan.gradient_share)
 
+    def check_weight(self) -> None:
+        import numpy as np
+
+        self.weighs = np.ndim(self.records.weights) == 1
+        super().check_weight()
+
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
+        import numpy as np
+
+        weights = self.records.weights
         return dp.DPNewton(self.function, plan=self.plan).run(
             key,
             *self.arguments(),
@@ -1232,6 +1240,8 @@ class OwnNewton(InSums):
             checkpoint=self.checkpoint,
             progress_bar=self.asked.progress_bar,
             mesh=self.members.mesh,
+            # A row that the schema drops is NaN throughout, and counts as nothing.
+            weights=None if weights is None else np.nan_to_num(weights),
             **how,
         )
 

@@ -43,6 +43,7 @@ def fit(
     max_rows: int = 1,
     progress_bar: bool = True,
     mesh: Mesh | None = None,
+    weights: Any = None,
     **kwargs: Any,
 ) -> DPNewtonResult | DPSVIResult:
     """Fit a NumPyro model to records with (epsilon, delta)-differential privacy, by the method that suits it.
@@ -71,6 +72,7 @@ def fit(
         max_rows: With `person`, the largest number of rows of a person in a record.
         progress_bar: Show progress after two seconds.
         mesh: Devices along one axis, of all processes; see docs/scale.md.
+        weights: Survey weights, as in `DPNewton.run`; not for fits in steps.
         kwargs: As args.
 
     Returns:
@@ -105,10 +107,14 @@ def fit(
         newton = DPNewton(
             model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static
         )
-        return newton.run(key, *args, **paid_by, **kwargs)
+        return newton.run(key, *args, **paid_by, weights=weights, **kwargs)
     except NoPointError as error:
         if init:
             raise
+        if weights is not None:
+            raise ValueError(
+                f"Fits in steps have no weights: leave them out, or change the model. {error}"
+            ) from None
         warnings.warn(
             f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2
         )

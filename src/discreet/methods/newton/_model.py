@@ -1,7 +1,7 @@
 """The programs that touch records in a private Newton fit of a NumPyro model, and what of the model is public.
 
-A record's row is the gradient g of its log-likelihood in the unconstrained latents, mapped to z = g
-@ to. Five kinds of release:
+A record's row is the gradient g of its log-likelihood in the unconstrained latents, times its
+survey weight, if there are any, and mapped to z = g @ to. Five kinds of release:
 
 | kind | a record adds | what one record changes |
 |---|---|---|
@@ -123,11 +123,14 @@ def fingerprint_of_prior(latents: Latents) -> str:
 
 
 def _mapped(latents: Latents, leaves: Sequence[Array], public: Public) -> tuple[Array, Array]:
-    """Each row z, and its length."""
+    """Each row z, and its length. Behind the model's own arrays there may be one of weights."""
+    own = len(latents.objective.placeholder)
     with jax.enable_x64(latents.wide):
         at = jnp.asarray(public.at, np.float64 if latents.wide else np.float32)
-        gradients = jax.vmap(lambda *record: latents.gradients(at, record))(*leaves)
+        gradients = jax.vmap(lambda *record: latents.gradients(at, record))(*leaves[:own])
     z = gradients.astype(jnp.float64) @ public.to
+    for weights in leaves[own:]:
+        z = weights[:, None] * z
     return z, jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
 
 

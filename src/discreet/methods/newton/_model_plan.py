@@ -116,7 +116,15 @@ class ModelPlan(SharedBudget):
             ]
         return tuple(found)
 
-    def wording(self, unit: Unit, *, num_touched: int, num_latents: int, fitted: str) -> Wording:
+    def wording(
+        self,
+        unit: Unit,
+        *,
+        num_touched: int,
+        num_latents: int,
+        fitted: str,
+        weighted: bool = False,
+    ) -> Wording:
         """What the statement of a fit by this plan says.
 
         Args:
@@ -124,6 +132,7 @@ class ModelPlan(SharedBudget):
             num_touched: Coordinates of the latents that records touch.
             num_latents: Coordinates of all latents.
             fitted: The model, in a word.
+            weighted: True if records have survey weights.
         """
         noun = unit.noun
         derivatives = "their derivatives" if num_touched <= MOST_CURVED else "such products again"
@@ -153,7 +162,7 @@ class ModelPlan(SharedBudget):
                 "The model, its prior and where the fit starts; the plan: the noise and its shares",
             ],
             about=(
-                f"{fitted} with {counted(num_latents, 'latent')}, {self.num_records:,} {noun}s; draws of its posterior were "
-                "released."
+                f"{fitted} with {counted(num_latents, 'latent')}, {self.num_records:,} {noun}s"
+                f"{' with survey weights' * weighted}; draws of its posterior were released."
             ),
         )

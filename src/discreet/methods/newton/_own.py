@@ -86,6 +86,7 @@ from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases, joined
 from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
+from discreet.methods.newton._weights import weights_of_records
 from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
 from discreet.privacy.act import Act
@@ -298,6 +299,7 @@ class DPNewton:
         person: str | None = None,
         max_rows: int = 1,
         mesh: Mesh | None = None,
+        weights: Any = None,
         **kwargs: Any,
     ) -> DPNewtonResult:
         """Fit the model to records.
@@ -313,6 +315,10 @@ class DPNewton:
                 has.
             max_rows: With `person`, the largest number of rows of a person in a record.
             mesh: As in `fit_newton`.
+            weights: Survey weights over the largest that one may have, a public number: in [0, 1],
+                (record,). Estimates are then those of the population, and intervals include how
+                weights vary them; the noise grows as that number over the mean weight. For models
+                with at most 100 coordinates of latents that records touch. None: all are 1.
             kwargs: As args.
 
         Returns:
@@ -329,24 +335,32 @@ class DPNewton:
             with processes.together():
                 key = random.check_key(rng_key)
                 records = take_apart(args, kwargs, programs=(self.model,))
+                survey = weights_of_records(weights, records.size, self.model)
             saved = SavedReleases(checkpoint, key, self.plan, processes)
             with processes.together():
                 latents, start = self._latents(saved.key, records)
                 far = pulls_from_far(latents, start)
+                if survey and latents.num_touched > MOST_CURVED:
+                    raise ValueError(
+                        f"Survey weights are for models with at most {MOST_CURVED} coordinates of latents that records touch: of "
+                        f"more, here {latents.num_touched}, the curvature is not measured. Leave some out, or weights."
+                    )
+            leaves = [*map(np.asarray, records.leaves), *survey]
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
             options = str((person, max_rows, given))
-            saved.describe(
-                plan=repr(self.plan), options=options, records=saved.digest(records.leaves)
-            )
+            saved.describe(plan=repr(self.plan), options=options, records=saved.digest(leaves))
             fitted = getattr(self.model, "__name__", "A model")
             told = {
                 "num_touched": latents.num_touched,
                 "num_latents": latents.size,
                 "fitted": fitted,
+                "weighted": bool(survey),
             }
             act = saved.act(ledger, unit=Unit(person, max_rows), **told)
             with jax.enable_x64(True):
-                releases = _Releases(latents, records, self.plan, act, saved)
+                releases = _Releases(
+                    latents, leaves, self.plan, act, saved, in_files=records.in_files
+                )
                 shown = progress_bar and processes.first
                 bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not shown)
                 with saved.begun(act), bar:
@@ -413,14 +427,18 @@ class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(
-        self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases
+        self,
+        latents: Latents,
+        leaves: Sequence[np.ndarray],
+        plan: ModelPlan,
+        act: Act,
+        saved: SavedReleases,
+        *,
+        in_files: bool,
     ) -> None:
-        leaves = [np.asarray(leaf) for leaf in records.leaves]
         made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
         apart = not made_for.are_little(plan.num_records)
-        self._parts = parts = Parts(
-            leaves, apart=apart, again=records.in_files, processes=saved.processes
-        )
+        self._parts = parts = Parts(leaves, apart=apart, again=in_files, processes=saved.processes)
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
         prior = [fingerprint_of_prior(latents)] if saved.run_id else []
         self._programs = saved.programs(act, proved, made_for.nowhere, parts, beside=prior)

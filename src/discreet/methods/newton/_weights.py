@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -75,3 +78,25 @@ def survey_weights(
             "public number."
         )
     return survey
+
+
+def weights_of_records(weights: Any, size: int, model: Callable[..., Any]) -> list[np.ndarray]:
+    """The weights of a model's records as one array in a list; an empty list if there are none.
+
+    Args:
+        weights: As of `DPNewton.run`.
+        size: Number of records.
+        model: The model.
+
+    Raises:
+        ValueError: Weights that are not allowed, or that may be meant for the model.
+    """
+    if weights is None:
+        return []
+    with contextlib.suppress(TypeError):  # not of every callable
+        if "weights" in inspect.signature(model).parameters:
+            raise ValueError(
+                "weights= are survey weights, and the model has an argument of this name, too: give it another one there."
+            )
+    survey = survey_weights(weights, True, (size,))
+    return [] if survey is None else [survey]
