@@ -1,13 +1,16 @@
 """With many columns for so few records the noise hides most of a matrix: intervals hold, and are not wider than they need be."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from scipy.special import expit
+from sklearn.datasets import load_digits
 
-from discreet.methods.newton import ModelPlan, fit_invented_model
+from benchmarks.public_tables import exact
+from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model
 from discreet.methods.newton._algebra import hard, lowered, soft, spectrum
 from discreet.methods.newton._own import _Fit
 
@@ -124,3 +127,24 @@ def test_what_stands_out_of_the_noise_is_kept() -> None:
     values, found = spectrum(noisy((vectors * true) @ vectors.T, 0.5), 0.5, 1.0, shrinkage=hard)
     np.testing.assert_allclose(values, true, rtol=0.1)
     np.testing.assert_allclose((found * values) @ found.T, (vectors * true) @ vectors.T, atol=3)
+
+
+def test_steps_take_hidden_curvatures_for_their_mean_and_intervals_do_not() -> None:
+    """Of 64 pixels and 1,797 images the noise hides most of the curvature, and many pixels are alike.
+
+    With one estimate for both, either the log loss is 0.42 to 0.45 (now 0.34, exact 0.27), or 0.75
+    to 0.83 of the intervals hold the exact mean (now 0.94 to 0.95).
+    """
+    x, y = load_digits(return_X_y=True)
+    x = (x / 8 - 1).astype(np.float32)
+    table = SimpleNamespace(x=x, y=(y >= 5).astype(float), levels=np.zeros(64, bool))
+    mean, _ = exact(table, "binary")  # pyright: ignore[reportArgumentType]
+    plan = NewtonPlan.calibrate(
+        epsilon=1.0, delta=1e-6, family="binary", num_features=64, num_records=len(x)
+    )
+    for seed in range(2):
+        found = fit_invented(x, table.y, plan, seed=seed, levels=table.levels)
+        held = np.abs(found.mean - mean) < 1.645 * np.sqrt(np.diag(found.covariance))
+        assert held.mean() > 0.88
+        chances = expit(found.predictive[:, :1] + found.predictive[:, 1:] @ x.T).mean(axis=0)
+        assert -np.mean(np.log(np.where(table.y > 0.5, chances, 1 - chances))) < 0.38

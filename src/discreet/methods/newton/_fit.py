@@ -39,8 +39,10 @@ from discreet.methods.newton._algebra import (
     Gradients,
     Matrix,
     Prior,
+    Shrinkage,
     Vector,
     diagnose,
+    hard,
     hides,
     is_settled,
     rebuilt,
@@ -434,6 +436,7 @@ class _Newton:
         self.points: list[Vector] = []
         self.values: list[Vector] = []
         self.precision_of_curvature = 0.0
+        self.products: list[Any] = [None, None]
         size = plan.num_features + 1
         self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         self._count_rows()
@@ -655,14 +658,14 @@ class _Newton:
         return secant(self.curvature, later, LEAST_CURVATURE * self.most, most)
 
     def _surely(self) -> Matrix:
-        """The curvature as measured; where the noise hides columns' spreads, less in directions in which it may be noise.
+        """The curvature of intervals; where the noise hides columns' spreads, less in directions in which it may be noise.
 
         There its floor would be most of it, and intervals would be as narrow as if records said so
         much.
         """
         if not self.unseen.any():
-            return self.curvature
-        return sure_part(self.curvature, self.precision_of_curvature**-0.5)
+            return self.uncertain
+        return sure_part(self.uncertain, self.precision_of_curvature**-0.5)
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
@@ -689,21 +692,36 @@ class _Newton:
         if which == 0:
             share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
             self.least = 0.05 * share * self.most
-            values, vectors = spectrum(raw, sigma, self.least)
             if self.counts is not None:
                 self.most *= 20 * share
         else:
-            # The first one, scaled, and what stands out of the noise beside it.
-            again = np.clip(np.trace(raw) / np.trace(self.products), 0.1, 3)
+            again = np.clip(np.trace(raw) / np.trace(self.products[0]), 0.1, 3)
             self.least *= min(again, 1.0)
-            rest = rebuilt(raw - again * self.products, lambda values: soft(values, sigma))
-            values, vectors = np.linalg.eigh(again * self.products + rest)
-            values = np.maximum(values, self.least)
-        self.products = (vectors * np.minimum(values, self.most)) @ vectors.T
-        self.sampling = self.weight * self.typical_weight * self.products
-        self.curvature = self._of_levels(self.products, reach, most)
+        # Where the noise hides directions, steps are best by one mean curvature. Intervals must not
+        # believe it.
+        self.products = [
+            self._seen(raw, sigma, shrinkage, before)
+            for shrinkage, before in zip((hard, soft), self.products, strict=True)
+        ]
+        self.sampling = self.weight * self.typical_weight * self.products[0]
+        self.curvature, self.uncertain = [
+            self._of_levels(products, reach, most) for products in self.products
+        ]
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
+
+    def _seen(
+        self, raw: Matrix, sigma: float, shrinkage: Shrinkage, before: Matrix | None
+    ) -> Matrix:
+        """What a noisy matrix of products shows: of the second one, the one before, scaled, and what stands out beside it."""
+        if before is None:
+            values, vectors = spectrum(raw, sigma, self.least, shrinkage=shrinkage)
+        else:
+            again = np.clip(np.trace(raw) / np.trace(before), 0.1, 3)
+            rest = rebuilt(raw - again * before, lambda values: shrinkage(values, sigma))
+            values, vectors = np.linalg.eigh(again * before + rest)
+        values = np.clip(values, self.least, self.most)
+        return (vectors * values) @ vectors.T
 
     def _of_levels(self, products: Matrix, reach: float, most: float) -> Matrix:
         """The curvature of gradients, in which rows have their weight, from products, in which they have its square.
