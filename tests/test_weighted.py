@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from discreet._jax import reads_unwritten
 from discreet.privacy.gradients import _weighted
 from discreet.privacy.mechanisms import sum_weighted
 
@@ -176,3 +177,15 @@ def test_what_does_not_fit_is_refused() -> None:
     ]
     with pytest.raises(ValueError, match="exact for 67,108,864"):
         jax.eval_shape(sum_weighted, *many)
+
+
+@pytest.mark.parametrize("shape", [(128, 1, 52), (7, 2, 3)])
+def test_products_with_ones_are_no_fusions_that_read_unwritten_memory(shape: tuple) -> None:
+    """XLA hands such a product in 32 bits to a library that may not compute the ones; these are in 64."""
+    with jax.enable_x64(True):
+        rows = jax.ShapeDtypeStruct(shape, np.int16)
+        weights = jax.ShapeDtypeStruct((*shape[:2], 2), np.float64)
+        mask = jax.ShapeDtypeStruct(shape[:1], bool)
+        program = jax.jit(sum_weighted).lower(rows, weights, mask).compile()
+    assert " dot(" in program.as_text()
+    assert not reads_unwritten(program.as_text())
