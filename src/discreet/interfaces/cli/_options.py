@@ -299,8 +299,8 @@ Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None,
     _table(
-        help="Public bounds and categories: age=17:90,sex=Female|Male, ordered ones pain=low<some<high, counts "
-        "visits=0..50. Only these columns are used."
+        help="Public bounds and categories: age=17:90,sex=Female|Male. Ordered ones: "
+        "pain=low<some<high; counts: visits=0..50. Only these columns are used."
     ),
 ]
 Person = Annotated[
