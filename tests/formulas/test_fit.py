@@ -120,6 +120,11 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     drawn = result.posterior(jax.random.key(0), 10)
     assert drawn["age"].shape == (10,)
     assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10
+    found = result.summary(round_to="none")
+    assert np.allclose(found.loc["age", "sd"], result.draws["age"].std(), rtol=0.1)
+    picture = result.plot(tmp_path / "posterior.png", most=3)
+    assert f"ε = {result.statement.epsilon:.4g}" in picture.get_suptitle()
+    assert (tmp_path / "posterior.png").is_file()
 
 
 def test_what_was_learned_of_a_spread_that_the_noise_hides() -> None:

@@ -69,7 +69,7 @@ def to_arviz(
         name: array.reshape(chains, count // chains, *array.shape[1:])
         for name, array in arrays.items()
     }
-    arviz = _arviz()
+    arviz = load_arviz()
     if arviz.__version__.startswith("0."):
         data = arviz.from_dict(posterior=posterior, coords=known, dims=named)
     else:
@@ -80,7 +80,8 @@ def to_arviz(
     return data
 
 
-def _arviz() -> Any:
+def load_arviz() -> Any:
+    """The package, without the announcement of its version 1."""
     try:
         with warnings.catch_warnings():
             # The last versions before 1.0 announce it, once a day, to whoever imports them.

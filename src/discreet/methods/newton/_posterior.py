@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,8 +23,14 @@ from discreet.methods.predict import Predictions, likelihood_of
 from discreet.privacy import random
 from discreet.privacy.report import Statement, headline, use_words
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
 _SHOWN = 40
 _ROWS_AT_ONCE = 1024
+NUM_SHOWN = 4_000
+"""Draws behind a summary and a picture."""
 
 Named = Mapping[str, Float[np.ndarray, "..."]]
 
@@ -59,6 +66,37 @@ class Posterior(abc.ABC):
         from discreet.methods.inference_data import to_arviz
 
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def summary(self, num_samples: int = NUM_SHOWN, **options: Any) -> DataFrame:
+        """The table of `arviz.summary`: mean, standard deviation and interval of each coordinate. At no cost.
+
+        Its Monte Carlo errors are those of the draws, which are independent.
+
+        Args:
+            num_samples: Number of draws.
+            options: As of `arviz.summary`.
+
+        Raises:
+            ImportError: ArviZ is not installed.
+        """
+        from discreet.methods.inference_data import load_arviz
+
+        return load_arviz().summary(self.to_arviz(random.key(0), num_samples), **options)
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """Draw the posterior, as `discreet.plots.plot_posterior` does. All noise is in the draws.
+
+        Args:
+            path: File for the picture; by default it is not saved.
+            options: As there.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        from discreet.methods.plots import plot_posterior
+
+        draws = self.posterior(random.key(0), NUM_SHOWN)
+        return plot_posterior(draws, statement=self.statement, path=path, **options)
 
     def __repr__(self) -> str:
         """Short, without arrays."""
