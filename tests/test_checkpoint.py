@@ -490,8 +490,9 @@ def test_the_best_method_gets_the_checkpoint(
         with monkeypatch.context() as patch:
             patch.setattr(method, "run", given)
             table = (X, Y.astype(np.int32)) if model is line else (X[:, 0],)
-            found: Any = dp.fit(model, *table, epsilon=1.0, delta=1e-6, **asked)
-        assert found == asked
+            weighted = {"weights": object()} if model is line else {}
+            found: Any = dp.fit(model, *table, epsilon=1.0, delta=1e-6, **asked, **weighted)
+        assert found == asked | weighted
     assert list(tmp_path.iterdir()) == []
 
 
