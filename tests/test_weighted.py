@@ -157,6 +157,17 @@ def test_sums_are_exact(per_record: int, outputs: int) -> None:
     assert (whole * 2.0**24 == np.round(whole * 2.0**24)).all()
 
 
+def test_sums_are_exact_whatever_products_are_rounded_to() -> None:
+    """JAX converts float64 to float32 under this setting: one record then moved a sum by hundreds."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-(2**14), 2**14, (3_000, 1, 3))
+    weights = rng.uniform(-1, 1, (3_000, 1, 1)) / 2**15
+    mask = np.ones(3_000, bool)
+    exact = np.asarray(jax.jit(sum_weighted)(rows, weights, mask))
+    with jax.default_matmul_precision("F32_F32_F32"):
+        np.testing.assert_array_equal(jax.jit(sum_weighted)(rows, weights, mask), exact)
+
+
 def test_it_is_the_sum() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(-99, 99, (1_000, 2, 4), np.int16)

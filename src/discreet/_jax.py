@@ -646,6 +646,10 @@ def two_way_primitive(
     return primitive.bind
 
 
+exact_product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+"""A product in its operands' type, whatever `jax_default_matmul_precision` says: "F32_F32_F32" rounds doubles and integers."""
+
+
 def known_number(value: Any) -> tuple[float | None, list[Any]]:
     """Split a number: a parameter of a primitive if it is known, else an additional operand."""
     return (None, [value]) if isinstance(value, Tracer) else (float(value), [])

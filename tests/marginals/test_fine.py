@@ -244,6 +244,8 @@ def test_a_release_has_them_and_keeps_them(tmp_path) -> None:
                 assert figure.low <= right <= figure.high, (name, share)
         # A slice has 15.6.
         assert columns["bmi"].quantiles[0.5].high - columns["bmi"].quantiles[0.5].low < 5
+    # Its parts of the error leave no number below 1.
+    assert Description.of(released, level=1 - 2.0**-50).columns["bmi"].quantiles
     assert "3 columns was also counted in 16 parts" in found.statement.mechanism
     kept = Marginals.load(found.released.save(tmp_path / "twin.counts"))
     np.testing.assert_array_equal(kept.fine, found.released.fine)

@@ -249,12 +249,12 @@ def test_beside_other_releases_of_a_ledger_the_noise_is_gaussian(tmp_path) -> No
 
 
 def test_the_least_epsilon_is_that_of_the_smaller_noise() -> None:
-    given = {"num_records": 10_000, "delta": 1e-6}
-    found = epsilon_for_widths(AGE, {"age": 0.5}, **given)
-    plan = description_plan(AGE, epsilon=found, delta=1e-6)
+    given = {"delta": 1e-6, "quantiles": ()}
+    found = epsilon_for_widths(AGE, {"age": 0.5}, num_records=10_000, **given)
+    plan = description_plan(AGE, epsilon=found, **given)
     assert plan.laplace
     assert half_widths(plan, 10_000)["age"] <= 0.5
-    less = description_plan(AGE, epsilon=0.98 * found, delta=1e-6)
+    less = description_plan(AGE, epsilon=0.98 * found, **given)
     assert half_widths(less, 10_000)["age"] > 0.5
 
 

@@ -95,6 +95,10 @@ def with_own(x: Any, y: Any, weights: Any = None) -> None:
     line(x, y if weights is None else weights * y)
 
 
+def with_any(x: Any, y: Any, **columns: Any) -> None:
+    with_own(x, y, columns.get("weights"))
+
+
 def with_tuning(x: Any, y: Any) -> None:
     scale = numpyro.param("scale", 1.0)
     line(scale * x, y)
@@ -114,7 +118,8 @@ def wide(x: Any, y: Any) -> None:
         (line, np.full(300, np.nan), "divide them by the largest"),
         (line, np.ones((300, 1)), "divide them by the largest"),
         (line, np.array(["2"] * 300), "no number"),
-        (with_own, np.ones(300), "the model has an argument of this name"),
+        (with_own, np.ones(300), "the model takes an argument of this name"),
+        (with_any, np.ones(300), "the model takes an argument of this name"),
         (with_tuning, np.ones(300), "Fits in steps have no weights"),
         (wide, np.ones(300), "at most 100 coordinates"),
     ],

@@ -113,6 +113,19 @@ def test_the_key_for_values_depends_on_each_of_their_bits_and_on_nothing_else():
     assert not (data(dr.key_for(dr.key(), [value])) == derived[64]).any()
 
 
+def test_the_key_for_values_is_the_same_whatever_products_are_rounded_to():
+    """Under this setting 60 values had two keys: JAX converts integers to 32-bit floats, too."""
+    values = [np.zeros(64, np.float32) for _ in range(3)]
+    for value, last in zip(values, (1, 2, 3), strict=True):
+        value[3] = last
+    secret = dr.key()
+    found = [data(dr.key_for(secret, [value])) for value in values]
+    with jax.default_matmul_precision("F32_F32_F32"):
+        again = [data(jax.jit(dr.key_for)(secret, [value])) for value in values]
+    np.testing.assert_array_equal(again, found)
+    assert len({each.tobytes() for each in found}) == 3
+
+
 def test_the_key_for_doubles_sees_the_bits_that_floats_lack():
     with jax.enable_x64(True):
         one, other = jnp.float64(1.0), jnp.float64(1.0 + 2**-52)

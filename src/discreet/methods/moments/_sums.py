@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from discreet._jax import exact_product
 from discreet.methods.newton import EDGES, NUM_BINS
 from discreet.privacy.query import (
     GRID_OF_PRODUCTS,
@@ -56,7 +57,7 @@ class Sum(NamedTuple):
             rows = self._rows(
                 x, y, [jnp.clip(each, 0, 1) for each in survey], mask, to, line, width
             )
-            return rows.T @ rows if self.kind == "products" else jnp.sum(rows, axis=0)
+            return exact_product(rows.T, rows) if self.kind == "products" else jnp.sum(rows, axis=0)
 
         return summed(add, turns_of(table, TURN))
 

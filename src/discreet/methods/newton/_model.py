@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from discreet._jax import program_digest, run_once
+from discreet._jax import exact_product, program_digest, run_once
 from discreet.methods.inference import Latents
 from discreet.methods.newton._sums import LARGEST_SHARED, Program, Sums, proved
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, turns_of
@@ -208,7 +208,9 @@ def summed(
 
     def of_kind(kind: str, z: Array, length: Array, mask: Array, *leaves: Array) -> Array:
         rows = _rows(kind, latents, leaves, z, length, mask, public)
-        found = (rows.T @ rows).reshape(-1) if kind in PRODUCTS else jnp.sum(rows, axis=0)
+        found = (
+            exact_product(rows.T, rows).reshape(-1) if kind in PRODUCTS else jnp.sum(rows, axis=0)
+        )
         return jnp.pad(found, (0, size - found.size))
 
     def turn(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:

@@ -54,6 +54,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.linalg import helmert
 
+from discreet._jax import exact_product
 from discreet.methods.newton._counts import EDGES, LOG_MEANS, NUM_BINS, RATIOS
 from discreet.methods.newton._sums import LARGEST_SHARED, Program, RowShapes, Sums, proved
 from discreet.privacy.mechanisms import count_cells, sum_weighted
@@ -317,9 +318,9 @@ def _added(kind: str, name: str, rows: Rows | Mapped, mask: Array, public: Publi
         return jnp.sum(blocks[:, 0], axis=0)
     # Of one block each, XLA multiplies matrices in half of the time.
     return (
-        blocks[:, 0].T @ blocks[:, 0]
+        exact_product(blocks[:, 0].T, blocks[:, 0])
         if blocks.shape[1] == 1
-        else jnp.einsum("pri,prj->ij", blocks, blocks)
+        else jnp.einsum("pri,prj->ij", blocks, blocks, precision=jax.lax.Precision.HIGHEST)
     )
 
 

@@ -94,9 +94,11 @@ def weights_of_records(weights: Any, size: int, model: Callable[..., Any]) -> li
     if weights is None:
         return []
     with contextlib.suppress(TypeError):  # not of every callable
-        if "weights" in inspect.signature(model).parameters:
+        named = inspect.signature(model).parameters
+        takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in named.values())
+        if takes_any or "weights" in named:
             raise ValueError(
-                "weights= are survey weights, and the model has an argument of this name, too: give it another one there."
+                "weights= are survey weights, and the model takes an argument of this name, too: name its arguments otherwise."
             )
     survey = survey_weights(weights, True, (size,))
     return [] if survey is None else [survey]

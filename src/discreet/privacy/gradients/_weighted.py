@@ -23,7 +23,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from discreet._jax import double
+from discreet._jax import double, exact_product
 
 PRODUCTS = 2.0**24
 """Products are rounded to multiples of its inverse."""
@@ -54,7 +54,7 @@ def sum_weighted(
         outputs = weights.shape[2]
         whole = rows.reshape(-1, latents).astype(jnp.float64)
         factors = weights.reshape(-1, outputs).astype(jnp.float64)
-        lengths = jnp.sqrt(jnp.maximum(jnp.square(whole) @ jnp.ones(latents), 1.0))
+        lengths = jnp.sqrt(jnp.maximum(exact_product(jnp.square(whole), jnp.ones(latents)), 1.0))
         sizes = (
             jnp.abs(factors[:, 0])
             if outputs == 1
@@ -66,5 +66,8 @@ def sum_weighted(
         factors = jnp.where(cut[:, None] > 0, factors * cut[:, None], 0.0)
         # Products with ones: XLA computes them in a third of the time of sums, to the same bits.
         each = jnp.ones(len(whole))
-        found = [each @ jnp.round(whole * factors[:, place, None]) for place in range(outputs)]
+        found = [
+            exact_product(each, jnp.round(whole * factors[:, place, None]))
+            for place in range(outputs)
+        ]
         return jnp.stack(found) / PRODUCTS

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from discreet._jax import (
+    exact_product,
     known_number,
     marker,
 )
@@ -52,7 +53,7 @@ def _counted(
     real = mask & jnp.all((levels >= 0) & (levels < limits), axis=-1)
 
     def add(total: Array, table: tuple[Array, Array]) -> tuple[Array, None]:
-        code = table[1] + levels @ table[0]
+        code = table[1] + exact_product(levels, table[0])
         return total.at[jnp.where(real, code, sum(cells))].add(1, mode="drop"), None
 
     start = jnp.zeros(sum(cells), jnp.result_type(int))

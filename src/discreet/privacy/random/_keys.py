@@ -53,7 +53,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from discreet._jax import is_key, refuse_forked, untraced
+from discreet._jax import exact_product, is_key, refuse_forked, untraced
 from discreet.privacy.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 from discreet.privacy.random._prng import (
     BITS,
@@ -368,7 +368,7 @@ def key_for(key: Array, values: Sequence[Any]) -> Array:
     rows = jnp.pad(words, (0, -size % length)).reshape(-1, length)
     parts = jnp.concatenate([rows & np.uint32(0xFFFF), rows >> np.uint32(16)], axis=1)
     factors = keystream(own, nonce(HIDE, size, 1), length).reshape(KEY_WORDS, 2 * length)
-    short = lax.dot(parts, factors.T, preferred_element_type=jnp.uint32)
+    short = exact_product(parts, factors.T)
     digest = jax.vmap(lambda row, number: derive(own ^ row, nonce(HIDE, size, 2), number))
     blocks = digest(short, jnp.arange(len(short), dtype=jnp.uint32))
     total = lax.reduce(blocks, np.uint32(0), lax.bitwise_xor, (0,))

@@ -60,7 +60,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import isotonic_regression
 
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, PairFigures
@@ -73,9 +73,13 @@ _GRID = 65
 _SHARE_OF_MEAN = 0.1
 """Share of a standard deviation's error that is for the mean, of whose error it depends by the square alone."""
 _SHARE_OF_SLICES = 0.1
-"""Share of a quantile's error that is for the edges of slices together, the rest being for its own part."""
+"""Share of a quantile's error that is for the edges of slices together."""
+_SHARE_OF_OWN_SLICE = 0.3
+"""Share that is for its slice, where that has parts; the rest is for its part."""
 _MOST_STEPS = 2**20
 _TINY = 1e-300
+_SUREST = 1 - 2.0**-40
+"""Probabilities nearer to 1 count as this one: floats hold few beyond, and Laplace's tail none."""
 
 
 class LeastSquares:
@@ -491,26 +495,39 @@ class ColumnEstimate:
         scores[0] = -math.inf
         return scores
 
+    def _z(self, part: float, level: float) -> float:
+        """Standard deviations of the noise that a part of the error of `level` leaves."""
+        return z_of(min(1 - part * (1 - level), _SUREST), laplace=self.laplace)
+
+    def _possible(
+        self, scores: Float[np.ndarray, " edge"], part: float, level: float
+    ) -> Bool[np.ndarray, " part"]:
+        """Where a quantile may be, by the signs at both edges and a part of the error."""
+        z = self._z(part, level)
+        return (scores[:-1] <= z) & (scores[1:] >= -z)
+
     def quantile(
         self, share: float, present: np.ndarray, level: float
     ) -> tuple[float, tuple[float, float]]:
         """A quantile and its interval.
 
         It is in part b if less than `share` of the values are below b, and at least so many below b
-        + 1. Both are signs of figures of the counts, each tested at one side. Noise leaves some of
-        many empty parts possible, far from all values: so a small share of the error is for all
-        edges of slices together, and what is beyond one that is rejected is, too.
+        + 1. Both are signs of figures of the counts, each tested at one side. So it is with its
+        slice, whose counts say more where noise hides parts. Noise leaves some of many empty parts
+        possible, far from all values: so a small share of the error is for all edges of slices
+        together, and what is beyond one that is rejected is, too.
         """
         values, _, edges = self._parts
         low, high = self._ends_of(edges)
         number = values.shape[1]
         slices = (len(edges) - 1) // number
         scores = self.z_scores(share)
-        miss = 1 - level
-        z = z_of(1 - (1 - _SHARE_OF_SLICES) * miss, laplace=self.laplace)
-        possible = (scores[:-1] <= z) & (scores[1:] >= -z)
-        sure = z_of(1 - _SHARE_OF_SLICES * miss / slices, laplace=self.laplace)
+        own = _SHARE_OF_OWN_SLICE * (number > 1)
+        possible = self._possible(scores, 1 - own - _SHARE_OF_SLICES, level)
         at_slices = scores[::number]
+        if own:
+            possible &= np.repeat(self._possible(at_slices, own, level), number)
+        sure = self._z(_SHARE_OF_SLICES / slices, level)
         possible[: np.flatnonzero(at_slices < -sure)[-1] * number] = False
         possible[np.flatnonzero(at_slices > sure)[0] * number :] = False
         there = np.flatnonzero(possible)
