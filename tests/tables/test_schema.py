@@ -79,7 +79,7 @@ def test_a_bounds_line_has_counts() -> None:
     visits = Column(name="visits", kind=Kind.COUNT, bounds=(0, 20))
     assert schema_from_bounds("visits=0..20").columns == (visits,)
     # as a text, too
-    schema = schema_from_bounds("age=17:90,visits=0:20", target="visits", target_kind="count")  # type: ignore[arg-type]
+    schema = schema_from_bounds("age=17:90,visits=0:20", target="visits", target_kind="count")
     assert schema.target_column == visits
 
 

@@ -105,6 +105,15 @@ class _Densities:
         )
 
 
+def _fixed_keys() -> list[Any]:
+    """Keys that make the check deterministic; several, since one draw of the latents may hide a coupling.
+
+    Of words, which compiles nothing.
+    """
+    words = [jax.device_put(np.array([0, seed], np.uint32)) for seed in range(4)]
+    return [jax.random.wrap_key_data(x, impl="threefry2x32") for x in words]
+
+
 def _compare(
     objective: Objective,
     what: str,
@@ -148,10 +157,7 @@ def _compare(
         densities, _ = run([x[None] for x in row], given, shared, key)
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
-    # Fixed keys make the check deterministic; several, since one draw of the latents may hide a
-    # coupling. Of words, which compiles nothing.
-    words = [jax.device_put(np.array([0, seed], np.uint32)) for seed in range(4)]
-    keys = [jax.random.wrap_key_data(x, impl="threefry2x32") for x in words]
+    keys = _fixed_keys()
     shapes = jax.eval_shape(share, psi, keys[0])
     few = [x[:1] for x in made_up[0]]
     one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])

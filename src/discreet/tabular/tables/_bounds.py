@@ -16,7 +16,7 @@ def schema_from_bounds(
     text: str,
     *,
     target: str | None = None,
-    target_kind: Kind | None = None,
+    target_kind: Kind | str | None = None,
     target_follows: bool = False,
 ) -> Schema:
     """Read bounds and categories from one line.
@@ -29,7 +29,7 @@ def schema_from_bounds(
         text: For example
             "age=17:90,visits=0..50,region=north|south|east,smoker=no|yes,pain=low<some<high".
         target: Name of the column to explain.
-        target_kind: The kind that the model needs of it; a count's bounds must be whole.
+        target_kind: The kind that the model needs of it, or its text; a count's bounds must be whole.
         target_follows: Permit a target without description here, to be described later.
 
     Raises:
