@@ -347,7 +347,11 @@ def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = 
     lack = -values - points @ curvature
     weighted = points * weights[:, None]
     change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
-    return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
+    found = curvature + (change + change.T) / 2
+    values = np.linalg.eigvalsh(found)
+    if least <= values[0] and values[-1] <= most:
+        return found
+    return rebuilt(found, lambda values: np.clip(values, least, most))
 
 
 def scale_of(curvature: Matrix, gradients: Gradients, most: float) -> float:

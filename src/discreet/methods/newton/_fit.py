@@ -56,11 +56,13 @@ from discreet.methods.newton._counts import SHARE_LOST, Counts
 from discreet.methods.newton._plan import (
     BINARY,
     CLASSES,
+    COINS,
     COUNTS,
     CURVATURES,
     DIRECTIONS,
     HISTOGRAM,
     NUM_GRADIENTS,
+    PILOT,
     PRIOR,
     RESIDUALS,
     SIZES,
@@ -229,6 +231,13 @@ class _Records:
         self._parts = parts = Parts(
             table, layout, apart=apart, again=True, processes=saved.processes
         )
+        self._pilot = parts
+        if plan.pilot < 1 and not saved.is_done:
+            drawn = saved.coins(len(table[0])) < plan.pilot * COINS
+            sample = [array[drawn] for array in table]
+            self._pilot = Parts(
+                sample, layout, apart=apart, again=True, processes=saved.processes, like=parts
+            )
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (
@@ -240,9 +249,12 @@ class _Records:
         names = [(kind, rows, noise) for kind, rows, noise, _ in plan.releases]
         self._programs = dict(zip(names, programs, strict=True))
 
-    def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
-        """One release."""
-        return self._saved.release(self._programs[kind, rows, noise], public, self._parts)
+    def __call__(
+        self, kind: str, rows: str, noise: float, public: Public, *, pilot: bool
+    ) -> np.ndarray:
+        """One release, of the pilot sample or of all records."""
+        parts = self._pilot if pilot else self._parts
+        return self._saved.release(self._programs[kind, rows, noise], public, parts)
 
 
 @one_release
@@ -435,7 +447,9 @@ class _Newton:
         self.counts: Counts | None = None
         self.points: list[Vector] = []
         self.values: list[Vector] = []
+        self.since = 0  # gradients of the present curvature
         self.precision_of_curvature = 0.0
+        self.drawn = 0.0  # variance of its entries from which records it is of
         self.products: list[Any] = [None, None]
         size = plan.num_features + 1
         self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
@@ -443,19 +457,28 @@ class _Newton:
         self._map()
         self._weigh()
 
+    def _of_pilot(
+        self, kind: str, rows: str, share: float, public: Public
+    ) -> tuple[np.ndarray, float]:
+        """A sum over the pilot sample, over its share of the records, and the standard deviation of its noise."""
+        plan = self.plan
+        noise = plan.noise(share)
+        found = self.records(kind, rows, noise, public, pilot=plan.pilot < 1)
+        return found / plan.pilot, noise / plan.pilot
+
     # The map of the features.
 
     def _map(self) -> None:
         plan = self.plan
         size = self.plan.num_features + 1
         whole = plan.num_records * self.mean_weight * min(self.mean_rows, 1.0)
-        sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
-        squares = self.records("total", "squares", sigma, nowhere)
+        squares, sigma = self._of_pilot("total", "squares", SQUARES, nowhere)
         self.mean_squares = squares[1:] / max(squares[0], 2 * sigma)
         scale = np.sqrt(whole / np.maximum(squares, 2 * sigma))
-        sigma = plan.noise(DIRECTIONS)
-        seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
+        seen, sigma = self._of_pilot(
+            "products", "directions", DIRECTIONS, nowhere._replace(to=np.diag(scale))
+        )
         values, vectors = spectrum(seen, sigma, max(2 * sigma, 1e-3 * np.trace(seen) / size))
         self.fill = np.clip(np.einsum("ij,ik,kj->j", vectors, seen, vectors) / values, 0.02, 1)
         # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2
@@ -519,7 +542,7 @@ class _Newton:
         weights = SurveyWeights()
         if plan.sizes:
             sigma = plan.noise(SIZES)
-            seen = self.records("total", plan.sizes, sigma, self.nowhere)
+            seen = self.records("total", plan.sizes, sigma, self.nowhere, pilot=False)
             means = np.maximum(seen * np.sqrt(len(seen)), sigma) / plan.num_records
             share, square = means[:2]
             if plan.max_rows > 1:
@@ -552,7 +575,7 @@ class _Newton:
             start = 0.5
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
-            bins = self.records(*plan.histogram, sigma, self.nowhere)
+            bins = self.records(*plan.histogram, sigma, self.nowhere, pilot=False)
             times = most_rows / self.mean_weight
             # A row counts by its weight, and a person's rows may all have the same count.
             scatter = self.typical_rows * self.typical_weight / self.mean_weight
@@ -618,19 +641,31 @@ class _Newton:
 
     def run(self, bar: Any) -> _Newton:
         """All gradients; the curvature on the way."""
-        family = self.plan.family
-        noise = self.plan.noise(self.plan.gradient_share / NUM_GRADIENTS)
+        plan = self.plan
+        kind = "total", f"residual of {plan.family}"
         for step in range(NUM_GRADIENTS):
             if step in AT:
                 self._measure(AT.index(step))
-            found = self.records("total", f"residual of {family}", noise, self._public(self.reach))
+            public = self._public(self.reach)
+            sampling = self.sampling
+            if step < plan.num_pilot:
+                found, noise = self._of_pilot(*kind, PILOT / plan.num_pilot, public)
+                sampling = sampling / plan.pilot
+            else:
+                noise = plan.noise(plan.gradient_share / (NUM_GRADIENTS - plan.num_pilot))
+                found = self.records(*kind, noise, public, pilot=False)
+            if step == plan.num_pilot:
+                # The sampling noise of those before is another one.
+                self.points = []
+                self.values = []
+                self.since = 0
             self.points.append(self.theta)
             self.values.append(self.free.T @ found * self.bound)
             self.sigma = noise * self.bound
             guess, self.spread, _ = settle(
                 self.gradients,
                 self.curvature if step < 3 else self.improved(),
-                self.sampling,
+                sampling,
                 self.prior,
                 self.theta,
                 num_scales=len(SCALES),
@@ -652,8 +687,8 @@ class _Newton:
 
     def improved(self) -> Matrix:
         """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
-        since = max((at for at in AT if at < len(self.points)), default=0)
-        later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
+        points = np.array(self.points[self.since :])
+        later = Gradients(points, np.array(self.values[self.since :]), self.sigma)
         most = max(self.most, float(np.linalg.eigvalsh(self.curvature)[-1]))
         return secant(self.curvature, later, LEAST_CURVATURE * self.most, most)
 
@@ -670,25 +705,29 @@ class _Newton:
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
         plan = self.plan
+        self.since = len(self.points)
         most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
             spread = min(1.5, self._spread_of_predictor(self.theta))
             most = self.first_mean * np.exp(2 * spread)
             self.counts.fit(spread)
             self.shift = self.counts.shift(self.cut)
-        noise = plan.noise(CURVATURES[which])
         # The noise of products grows with the reach's square, so theirs is shorter. A typical row
         # has its weight squared there.
         times = min(self.times, max(1.25, self.times / 1.6))
         reach = times * self.length
         unit = most * reach**2 * self.weight / min(times, 1.0) ** 2
-        raw = unit * self._freed(
-            self.records(
-                "products", f"curvature of {plan.family}", noise, self._public(reach, most)
-            )
+        found, noise = self._of_pilot(
+            "products",
+            f"curvature of {plan.family}",
+            CURVATURES[which],
+            self._public(reach, most),
         )
+        raw = unit * self._freed(found)
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
+        # A record's products have a norm of at most `unit`, and those of all this trace.
+        self.drawn = (1 / plan.pilot - 1) * unit * abs(np.trace(raw)) / len(raw) ** 2
         if which == 0:
             share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
             self.least = 0.05 * share * self.most
@@ -761,7 +800,13 @@ class _Newton:
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
         raw = unit * self._freed(
-            self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
+            self.records(
+                "products",
+                f"residual of {plan.family}",
+                noise,
+                self._public(self.reach),
+                pilot=False,
+            )
         )
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
@@ -781,6 +826,7 @@ class _Newton:
         curvature = self.improved()
         gradients = self.gradients
         error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
+        error += self.drawn
 
         def extra(distance: float, spread: float) -> float:
             return self.bias**2 / size + error * (distance + spread)

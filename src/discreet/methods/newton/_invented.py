@@ -34,17 +34,21 @@ class _Invented:
     def __init__(
         self, table: Sequence[np.ndarray], plan: NewtonPlan, rng: np.random.Generator
     ) -> None:
-        self._arrays = jax.device_put(Parts(table).read(0))
+        self._arrays = self._pilot = jax.device_put(Parts(table).read(0))
+        if plan.pilot < 1:
+            drawn = rng.random(len(table[0])) < plan.pilot
+            self._pilot = jax.device_put(Parts([array[drawn] for array in table]).read(0))
         self._plan = plan
         self._rng = rng
 
-    def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
+    def __call__(
+        self, kind: str, rows: str, noise: float, public: Public, *, pilot: bool
+    ) -> np.ndarray:
         """A sum with noise; a matrix is made symmetric, as `_Records` does."""
         if self._plan.family == CLASSES:
             public = public._replace(theta=public.theta.reshape(self._plan.outputs, -1).T)
-        found = np.asarray(
-            _sum(kind, rows, self._arrays, jax.tree.map(np.float64, public)), np.float64
-        )
+        arrays = self._pilot if pilot else self._arrays
+        found = np.asarray(_sum(kind, rows, arrays, jax.tree.map(np.float64, public)), np.float64)
         found = found + noise * self._rng.standard_normal(found.shape)
         return (found + found.T) / 2 if kind == "products" else found
 

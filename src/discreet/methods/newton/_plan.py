@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from typing import NamedTuple, Self
 
@@ -19,13 +20,23 @@ BINARY = "binary"
 COUNTS = "counts"
 CLASSES = "classes"
 NUM_GRADIENTS = 15
+NUM_PILOT = 11
+"""Of a long table so many of them, the first ones, are of a pilot sample; the posterior is of the others."""
 SQUARES = 0.05
 DIRECTIONS = 0.20
 HISTOGRAM = 0.03
 SIZES = 0.01
 RESIDUALS = 0.01
 CURVATURES = 0.08, 0.10
-"""Shares of the squared inverse noise; the gradients have the rest, each the same."""
+PILOT = 0.12
+"""Shares of the squared inverse noise; the gradients have the rest, each the same. Those of a pilot sample have `PILOT`."""
+COINS = 256
+"""The share of a pilot sample is a multiple of one in so many."""
+_LONG = 2**24  # features of all rows: fewer take less than a second
+_LARGE = 2**17  # records of a pilot sample
+_CLEAR = 120.0
+"""A pilot sample has so many records times the noise multiplier and latents ** 1.5: the noise of the curvature's spectrum is
+then within a third of its mean."""
 
 PRIOR = {BINARY: (2.5, 5.0), COUNTS: (1.0, 3.0), CLASSES: (2.5, 5.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
@@ -176,12 +187,33 @@ class NewtonPlan(SharedBudget):
         return "weights" if self.weighted else "sizes" if self.max_rows > 1 or self.drops else ""
 
     @property
+    def pilot(self) -> float:
+        """Share of the records that are the pilot sample of a long table; 1.0: all are.
+
+        The map, the curvature and the first gradients bring the fit near the optimum. A sample does
+        that as well, at a part of the time, if neither the noise nor the draw hides the curvature.
+        Each record is in it by a coin of its own. It adds to these releases what it adds to others,
+        or nothing, so epsilon is the same; that the coins are secret is not counted.
+        """
+        latents = (self.num_features + 1) * self.outputs
+        numbers = self.num_records * self.max_rows * (self.num_features + 1)
+        enough = max(_CLEAR * self.noise_multiplier * latents**1.5, _LARGE)
+        share = math.ceil(COINS * enough / self.num_records) / COINS
+        return share if numbers >= _LONG and share <= 1 / 4 else 1.0
+
+    @property
+    def num_pilot(self) -> int:
+        """Number of the gradients of the pilot sample."""
+        return NUM_PILOT * (self.pilot < 1)
+
+    @property
     def gradient_share(self) -> float:
-        """The share of all gradients together."""
+        """The share of all gradients together that the posterior is of."""
         others = (
             HISTOGRAM * (self.family == COUNTS)
             + SIZES * bool(self.sizes)
             + RESIDUALS * self.measures_spread
+            + PILOT * (self.pilot < 1)
         )
         return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
 
@@ -193,6 +225,8 @@ class NewtonPlan(SharedBudget):
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases."""
+        gradient = "total", f"residual of {self.family}"
+        last = NUM_GRADIENTS - self.num_pilot
         found = [
             PlannedRelease("total", "squares", self.noise(SQUARES)),
             PlannedRelease("products", "directions", self.noise(DIRECTIONS)),
@@ -200,13 +234,11 @@ class NewtonPlan(SharedBudget):
                 PlannedRelease("products", f"curvature of {self.family}", self.noise(share))
                 for share in CURVATURES
             ),
-            PlannedRelease(
-                "total",
-                f"residual of {self.family}",
-                self.noise(self.gradient_share / NUM_GRADIENTS),
-                NUM_GRADIENTS,
-            ),
+            PlannedRelease(*gradient, self.noise(self.gradient_share / last), last),
         ]
+        if self.num_pilot:
+            noise = self.noise(PILOT / self.num_pilot)
+            found.append(PlannedRelease(*gradient, noise, self.num_pilot))
         if self.family == COUNTS:
             found.append(PlannedRelease(*self.histogram, self.noise(HISTOGRAM)))
         if self.sizes:
@@ -226,6 +258,12 @@ class NewtonPlan(SharedBudget):
         spread = self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
+        pilot = ""
+        if self.pilot < 1:
+            pilot = (
+                f" The first two, both products with the curvature and {self.num_pilot} gradients are of a sample, in which each "
+                f"{noun} was with probability {self.pilot:.4g}; that nobody knows who was in it is not counted."
+            )
         weight, intercept = PRIOR[self.family]
         weighted = self.weighted
         sized = bool(self.sizes)
@@ -244,7 +282,8 @@ class NewtonPlan(SharedBudget):
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "
-                f"products weighted by the curvature of the model, {others}and {NUM_GRADIENTS} gradients. What one {noun} adds "
+                f"products weighted by the curvature of the model, {others}and {NUM_GRADIENTS} gradients.{pilot} What one "
+                f"{noun} adds "
                 f"to each{', with all rows,' * persons} has a Euclidean norm of at most 1, since rows far from the others "
                 f"have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of standard deviation "
                 f"{self.noise_multiplier:.6g}, divided by the square root of the release's share of the budget, was added to "
@@ -258,6 +297,7 @@ class NewtonPlan(SharedBudget):
                 **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
                 **({"weighted": True} if weighted else {}),
                 **({"drops": True} if self.drops else {}),
+                **({"pilot_sample": self.pilot} if pilot else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],

@@ -40,6 +40,8 @@ from discreet.privacy.mechanisms import check_mesh
 from discreet.storage import exclusive
 
 _key_for = run_once(random.key_for)
+_COINS = 2**32 - 1  # the number of no release
+_AT_ONCE = 2**18  # coins: one program for all tables
 
 
 def words_of(key: PRNGKeyArray) -> np.ndarray:
@@ -116,6 +118,11 @@ class SavedReleases(SavedFit):
             self.processes.agree(versions=versions(), **facts)
         with self.processes.together():
             super().describe(**facts)
+
+    @property
+    def is_done(self) -> bool:
+        """True if all releases are in the file."""
+        return self._noise is None
 
     def programs(
         self,
@@ -209,6 +216,14 @@ class SavedReleases(SavedFit):
         return (
             _key_for(key, [np.float64(x) for x in jax.tree.leaves(public)]) if self.run_id else key
         )
+
+    def coins(self, count: int) -> np.ndarray:
+        """Independent uniform bytes, one for each record: the same ones if the fit goes on, and in all processes."""
+        assert self._noise is not None
+        key = jax.random.fold_in(self._noise, jax.device_put(np.uint32(_COINS)))
+        keys = jax.random.split(key, -(-count // _AT_ONCE))
+        found = [np.asarray(jax.random.bits(own, (_AT_ONCE,), np.uint8)) for own in keys]
+        return np.concatenate(found)[:count]
 
     def _write(self) -> None:
         finished = len(self._made) == self._plan.num_releases

@@ -76,6 +76,7 @@ class Parts:
         again: Lay parts out again for each sum, as if all were in files: only what is prepared is
             kept.
         processes: Those that share the parts; None: this one alone.
+        like: Parts with as many turns each, so of the same programs; None: any number.
 
     Attributes:
         layout: As above.
@@ -93,6 +94,7 @@ class Parts:
         apart: bool = False,
         again: bool = False,
         processes: Processes | None = None,
+        like: Parts | None = None,
     ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
@@ -103,9 +105,11 @@ class Parts:
         if apart:
             row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
             most = min(PART, max(_LEAST_TURNS, _MOST_BYTES // (TURN * row)))
+            most = most if like is None else like.turns
             self.count = max(processes.count, -(-turns // most))
             # Few sizes, so few programs.
-            self.turns = min(most, rounded_up(-(-turns // self.count)))
+            few = min(most, rounded_up(-(-turns // self.count)))
+            self.turns = few if like is None else most
         self.own = range(processes.index, self.count, processes.count)
         self._kept: dict[int, list[Array]] = {}
         self._reads = apart and (again or any(lies_in_files(array) for array in arrays))
