@@ -45,6 +45,7 @@ from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, r
 from benchmarks._harness import TINY, Outcome
 from benchmarks._networks import convolutional, dense
 from benchmarks._peers import AbsentError, gather, load
+from discreet.methods.newton import NewtonPlan
 from discreet.privacy.accounting import profile
 from discreet.privacy.gradients import Channels, ReferenceEngine
 from discreet.tabular.tables import open_records
@@ -263,7 +264,9 @@ def test_full_batch_sums_are_those_of_the_whole_table() -> None:
     """The floor's work is a gradient and X^T X; private Newton finds the same classes as the peer."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5_000, 3))
-    np.testing.assert_allclose(full_batch._sums(x, np.ones(5_000)), 3 * x.T @ x)
+    shape = {"family": "binary", "num_features": 3, "num_records": 5_000}
+    plan = NewtonPlan.calibrate(epsilon=1.0, **shape)
+    np.testing.assert_allclose(full_batch._sums(x, np.ones(5_000), plan), 3 * x.T @ x)
     (outcome,) = full_batch.measure(TINY)
     bounded = bounds(outcome)
     assert bounded["private Newton, in memory / lbfgs"] == ("<=", 1.4)

@@ -1,5 +1,6 @@
 """Of a long table the first releases are of a pilot sample: each record is in it by a secret coin of its own."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plan, "_LONG", 0)
     monkeypatch.setattr(_plan, "_LARGE", 2**12)
     monkeypatch.setattr(_plan, "_CLEAR", 0.0)
+    monkeypatch.setattr(_plan, "_QUIET", 0.0)
     monkeypatch.setattr(_sums, "_LITTLE", 0)
     monkeypatch.setattr(_sums, "PART", 20)
 
@@ -48,6 +50,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         (2_000_000, 50, 1.0, 2, 29 / 256),
         (2_000_000, 50, 1.0, 5, 1.0),  # more latents: the noise hides more
         (2_000_000, 50, 0.3, 2, 1.0),
+        (2_000_000, 8, 0.1, 2, 1.0),  # the curvature is clear, and the gradients are not
         (10_000_000, 8, 1.0, 2, 4 / 256),
         (2**26, 8, 1.0, 2, 1 / 256),
     ],
@@ -65,6 +68,8 @@ def test_the_pilot_sample_follows_public_numbers(
     assert whole == pytest.approx(1)
     gradients = [x.count for x in plan.releases if x.rows == f"residual of {family}"]
     assert gradients == ([15] if share == 1 else [4, 11])
+    for change in ({"weighted": True}, {"max_rows": 2}):
+        assert dataclasses.replace(plan, **change).pilot == 1.0
     text = plan.state(reproducible=False).to_json()
     assert ("of a sample, in which each record was with probability" in text) == (share < 1)
 

@@ -227,7 +227,7 @@ class _Records:
             table, rounded_up(wide) if wide < _MANY else rounded_up(wide + 1, 4) - 1
         )
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
-        apart = not made_for.are_little(plan.num_records)
+        apart = plan.pilot < 1 or not made_for.are_little(plan.num_records)
         self._parts = parts = Parts(
             table, layout, apart=apart, again=True, processes=saved.processes
         )

@@ -32,11 +32,13 @@ PILOT = 0.12
 """Shares of the squared inverse noise; the gradients have the rest, each the same. Those of a pilot sample have `PILOT`."""
 COINS = 256
 """The share of a pilot sample is a multiple of one in so many."""
-_LONG = 2**24  # features of all rows: fewer take less than a second
+_LONG = 2**24  # numbers in features: fewer take less than a second
 _LARGE = 2**17  # records of a pilot sample
 _CLEAR = 120.0
 """A pilot sample has so many records times the noise multiplier and latents ** 1.5: the noise of the curvature's spectrum is
 then within a third of its mean."""
+_QUIET = 1000.0
+"""With so many records, times the square of the noise multiplier and latents, there is about a third of sampling's noise."""
 
 PRIOR = {BINARY: (2.5, 5.0), COUNTS: (1.0, 3.0), CLASSES: (2.5, 5.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
@@ -191,15 +193,19 @@ class NewtonPlan(SharedBudget):
         """Share of the records that are the pilot sample of a long table; 1.0: all are.
 
         The map, the curvature and the first gradients bring the fit near the optimum. A sample does
-        that as well, at a part of the time, if neither the noise nor the draw hides the curvature.
-        Each record is in it by a coin of its own. It adds to these releases what it adds to others,
-        or nothing, so epsilon is the same; that the coins are secret is not counted.
+        that as well, in a part of the time, if neither the noise nor the draw hides the curvature,
+        and the last gradients, which have a part of the budget, have little noise. Counts, persons
+        and survey weights, whose noise is larger, have none.
+
+        Each record is in it by a coin of its own, so it adds to these releases what it adds to
+        others, or nothing: epsilon is the same, and is not made smaller by that draw.
         """
         latents = (self.num_features + 1) * self.outputs
-        numbers = self.num_records * self.max_rows * (self.num_features + 1)
-        enough = max(_CLEAR * self.noise_multiplier * latents**1.5, _LARGE)
-        share = math.ceil(COINS * enough / self.num_records) / COINS
-        return share if numbers >= _LONG and share <= 1 / 4 else 1.0
+        noise = self.noise_multiplier
+        share = max(_CLEAR * noise * latents**1.5, _LARGE) / self.num_records
+        is_long = self.num_records * (self.num_features + 1) >= _LONG and not self.measures_spread
+        is_clear = share <= 1 / 4 and self.num_records >= _QUIET * noise**2 * latents
+        return math.ceil(COINS * share) / COINS if is_long and is_clear else 1.0
 
     @property
     def num_pilot(self) -> int:
