@@ -103,6 +103,22 @@ def test_latents_that_few_records_tell_of_are_named() -> None:
         assert ("few records tell of zero: " in result.statement.use_reason) == (share == 0.005)
 
 
+def test_a_long_table_shows_its_ends_and_where_the_rest_is() -> None:
+    formula, table, schema, _ = drawn("bernoulli", np.random.default_rng(3), N)
+    result = fit(formula, table, schema, "bernoulli")
+    for count, left_out in ((40, 0), (200, 160)):
+        names = [f"e{number}" for number in range(count)]
+        draws = dict.fromkeys(names, result.draws["age"])
+        many = replace(result, draws=draws, learned=dict.fromkeys(names, 1.0))
+        _, *rows, _, _ = str(many).splitlines()
+        shown = [row.split()[0] for row in rows]
+        if left_out:
+            assert rows[32].strip() == f"... {left_out} others: summary() has all"
+            assert shown == [*names[:32], "...", *names[-8:]]
+        else:
+            assert shown == names
+
+
 def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     table, schema, predictor = grouped()
     result = fit("ill ~ age + region + (1 + age | clinic)", table, schema, "bernoulli")
