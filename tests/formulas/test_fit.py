@@ -86,6 +86,39 @@ def grouped() -> tuple[dict[str, Any], Any, np.ndarray]:
     return table, schema, predictor
 
 
+def test_latents_that_few_records_tell_of_are_named() -> None:
+    """Bands of time with few events, and shares of zeros near 0, of which clipping may hide most of what there is."""
+    formula, table, schema, _ = drawn("piecewise", np.random.default_rng(3), N)
+    reason = fit(formula, table, schema, "piecewise").statement.use_reason
+    named = reason.partition("few records tell of ")[2].partition(": the noise")[0]
+    assert "log hazard[50 to 60]" in named
+    assert "log hazard[10 to 20]" not in named
+    rng = np.random.default_rng(3)
+    schema = dp.tables.schema_from_bounds("y=0..30,x=-1:1")
+    x = rng.uniform(-1, 1, N)
+    for share in (0.005, 0.3):
+        y = rng.poisson(3.0, N) * (rng.random(N) >= share)
+        result = fit("y ~ x", {"y": y, "x": x}, schema, "zero_inflated_poisson")
+        assert result.statement.use == "for its coefficients"
+        assert ("few records tell of zero: " in result.statement.use_reason) == (share == 0.005)
+
+
+def test_a_long_table_shows_its_ends_and_where_the_rest_is() -> None:
+    formula, table, schema, _ = drawn("bernoulli", np.random.default_rng(3), N)
+    result = fit(formula, table, schema, "bernoulli")
+    for count, left_out in ((40, 0), (200, 160)):
+        names = [f"e{number}" for number in range(count)]
+        draws = dict.fromkeys(names, result.draws["age"])
+        many = replace(result, draws=draws, learned=dict.fromkeys(names, 1.0))
+        _, *rows, _, _ = str(many).splitlines()
+        shown = [row.split()[0] for row in rows]
+        if left_out:
+            assert rows[32].strip() == f"... {left_out} others: summary() has all"
+            assert shown == [*names[:32], "...", *names[-8:]]
+        else:
+            assert shown == names
+
+
 def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     table, schema, predictor = grouped()
     result = fit("ill ~ age + region + (1 + age | clinic)", table, schema, "bernoulli")

@@ -122,19 +122,18 @@ def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
     x, y = on_a_line(TURN)
     latents = of_model(line, x, y)
     public = public_of(latents, np.random.default_rng(1))
+    mask = jnp.arange(TURN) != 5
     with jax.enable_x64(True):
-        level = np.argmax(
-            np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public)), axis=1
-        )
         _, length = _model._mapped(latents, [jnp.asarray(x), jnp.asarray(y)], public)
         length = np.asarray(length)
+        level = np.asarray(_model._bins(length))
+        lengths = KINDS.index("lengths")
+        found = np.asarray(_model.summed(KINDS, lengths, latents, [x, y], mask, public))
     assert ((EDGES[level] < length) & (length <= EDGES[level + 1])).all()
+    assert (found == np.bincount(level[np.asarray(mask)], minlength=len(found))).all()
     far = jnp.asarray(np.array([np.nan, 3e38, 0.0] + [1.0] * (TURN - 3), np.float32))
     with jax.enable_x64(True):
-        level = np.argmax(
-            np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public)),
-            axis=1,
-        )
+        level = np.asarray(_model._bins(_model._mapped(latents, [far, far], public)[1]))
     # What is not finite has a bin of its own: of half a table without a word, nobody would know.
     assert (level[:3] == [NUM_BINS, NUM_BINS, level[2]]).all()
     assert (level[2:] < NUM_BINS).all()

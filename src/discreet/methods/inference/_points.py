@@ -96,6 +96,8 @@ def _check_priors(objective: Objective) -> None:
         )
 
 
+_traced_once = functools.partial(jax.jit, static_argnums=0, inline=True)
+"""For a method of the latents that several programs have: running the model to trace it takes longer than to compile it."""
 LOCATED = Cauchy, Laplace, Logistic, Normal, StudentT
 
 
@@ -229,6 +231,7 @@ class Latents:
     def _psi(self, vector: Any) -> dict[str, Any]:
         return {parameter_of(name): value for name, value in self._points(vector).items()}
 
+    @_traced_once
     def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
         """The gradient of one record's log-likelihood, in the precision of the model."""
         scales = {
@@ -246,6 +249,7 @@ class Latents:
 
         return -jax.grad(loss)(at)
 
+    @_traced_once
     def log_prior(self, vector: Array) -> Scalar:
         """Log prior density of the unconstrained vector."""
         _, free = self.objective.link(self._psi(vector), jax.random.key(0))

@@ -31,6 +31,7 @@ from jaxtyping import Array, Bool, Float
 from discreet._jax import exact_product, program_digest, run_once
 from discreet.methods.inference import Latents
 from discreet.methods.newton._sums import LARGEST_SHARED, Program, Sums, proved
+from discreet.privacy.mechanisms import count_cells
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, turns_of
 
 OCTAVES = 24
@@ -162,6 +163,13 @@ def _curvatures(
     return falls.reshape(len(z), -1) / (STEP * public.short**2)
 
 
+def _bins(length: Array) -> Array:
+    """The bin of each length; what is not finite has the last one."""
+    level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
+    level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
+    return level.astype(jnp.int32)
+
+
 def _rows(
     kind: str,
     latents: Latents,
@@ -172,12 +180,6 @@ def _rows(
     public: Public,
 ) -> Array:
     """What each record of one turn adds, or whose products it adds, on the grid."""
-    if kind == "lengths":
-        level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
-        level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
-        return on_grid(
-            (level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS
-        )
     if kind == "curvature":
         z = _curvatures(latents, leaves, z, length, public)
         length = jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
@@ -188,7 +190,11 @@ def _rows(
         "curvature": 1.0,
     }[kind]
     rows = z / jnp.maximum(length, longest)[:, None]
-    return on_grid(rows, mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
+    # A length may be 0 because squares underflow: then the other kinds' bounds keep the row short.
+    within = kind != "directions"
+    return on_grid(
+        rows, mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS, within=within
+    )
 
 
 def summed(
@@ -207,10 +213,15 @@ def summed(
     size = size_of(kinds, latents)
 
     def of_kind(kind: str, z: Array, length: Array, mask: Array, *leaves: Array) -> Array:
-        rows = _rows(kind, latents, leaves, z, length, mask, public)
-        found = (
-            exact_product(rows.T, rows).reshape(-1) if kind in PRODUCTS else jnp.sum(rows, axis=0)
-        )
+        if kind == "lengths":
+            found = count_cells(_bins(length)[:, None], mask, (NUM_BINS + 1,), ((0,),), (1,))
+        else:
+            rows = _rows(kind, latents, leaves, z, length, mask, public)
+            found = (
+                exact_product(rows.T, rows).reshape(-1)
+                if kind in PRODUCTS
+                else jnp.sum(rows, axis=0)
+            )
         return jnp.pad(found, (0, size - found.size))
 
     def turn(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:

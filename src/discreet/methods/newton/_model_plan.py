@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple, Self
 
+from discreet.methods.newton._lengths import TAIL, TOGETHER
 from discreet.methods.newton._model import MOST_CURVED
 from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
@@ -95,6 +96,11 @@ class ModelPlan(SharedBudget):
     def gradient_share(self) -> float:
         """The share of the last stage's gradients together."""
         return sum(STAGES[-1].gradients)
+
+    @property
+    def hidden(self) -> float:
+        """Number of records whose long gradients the noise may hide, at the end."""
+        return TOGETHER * self.noise(STAGES[-1].lengths) * TAIL**0.5
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:

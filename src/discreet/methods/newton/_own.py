@@ -70,7 +70,7 @@ from discreet.methods.newton._algebra import (
     sure_part,
 )
 from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
-from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
+from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, Lengths
 from discreet.methods.newton._model import (
     EDGES,
     MOST_CURVED,
@@ -479,7 +479,6 @@ class _Fit:
         self.improved = np.eye(self.size)
         self.curvature_sigma = np.inf
         self.clipped = 0.0
-        self.unseen = 0.0
         self.missing = 0.0
         self.counted = 1.0
 
@@ -491,6 +490,11 @@ class _Fit:
             self._measure(stage)
             self._step(stage, bar)
         return self
+
+    @property
+    def unseen(self) -> float:
+        """`Signs.unseen`."""
+        return self.plan.hidden / self.plan.num_records
 
     @property
     def _public(self) -> Public:
@@ -549,7 +553,6 @@ class _Fit:
         self.clipped = float(
             np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1)
         )
-        self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _missed(self, counts: Vector, short: float) -> float:
         """What moments miss of gradients that are longer than their bound, a coordinate; from numbers in bins."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _SHOWN = 40
+_LAST = 8
+"""Elements that a printed table shows at most, and how many of these are the last ones."""
 _ROWS_AT_ONCE = 1024
 NUM_SHOWN = 4_000
 """Draws behind a summary and a picture."""
@@ -114,25 +116,25 @@ class Posterior(abc.ABC):
         return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
 
     def _table(self) -> Iterator[tuple[str, str, str, str]]:
-        """Name, mean, interval and share learned of each element, the first ones of many."""
+        """Name, mean, interval and share learned of each element, of many the first and the last ones."""
         means = self._means
         interval = self.interval
-        shown = 0
-        for name, value in means.items():
+        places = [(name, place) for name in means for place in np.ndindex(means[name].shape)]
+        left_out = range(_SHOWN - _LAST, len(places) - _LAST)
+        for number, (name, place) in enumerate(places):
+            if number in left_out:
+                if number == left_out.start:
+                    yield f"... {len(left_out)} others: summary() has all", "", "", ""
+                continue
             learned = np.asarray(self._shares[name])
-            for place in np.ndindex(value.shape):
-                if shown == _SHOWN:
-                    others = sum(other.size for other in means.values()) - _SHOWN
-                    yield f"... {others} others", "", "", ""
-                    return
-                shown += 1
-                low, high = interval[name][(slice(None), *place)]
-                # A simplex has an element more than coordinates.
-                share = learned[place] if learned.shape == value.shape else learned.mean()
-                # As many decimals as the interval has two figures.
-                decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
-                mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
-                yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+            low, high = interval[name][(slice(None), *place)]
+            # A simplex has an element more than coordinates.
+            share = learned[place] if learned.shape == means[name].shape else learned.mean()
+            # As many decimals as the interval has two figures.
+            decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
+            numbers = (means[name][place], low, high)
+            mean, *ends = (f"{number:.{decimals}f}" for number in numbers)
+            yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
 class OfDraws(Posterior):

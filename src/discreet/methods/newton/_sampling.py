@@ -43,20 +43,36 @@ def of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any
     return jax.vmap(functools.partial(method, latents))(vectors)
 
 
-@functools.partial(run_once, static_argnums=(0, 1))
-def _log_density(
-    latents: Latents, apart: bool, precision: Array, pull: Array, vectors: Array
-) -> Array:
-    volume: Any = 0.0
-    if apart:
-        vectors, volume = jax.vmap(functools.partial(Latents.together, latents))(vectors)
+@functools.partial(run_once, static_argnums=0)
+def _looked_at(
+    latents: Latents, way: Array, precision: Array, pull: Array, own: Array
+) -> tuple[Array, Array]:
+    """What a target's own vectors are in the other coordinates, and the log density of each, but for a constant.
+
+    One program for all ways, since what compiles longest, the prior, is of all: from the vector to
+    itself, from standard latents to the vector, and back, where the density is of no use.
+    """
+
+    def together(own: Array) -> tuple[Array, Array]:
+        vectors, volume = jax.vmap(latents.together)(own)
+        return vectors.astype(own.dtype), volume.astype(own.dtype)
+
+    vectors, volume = jax.lax.switch(
+        way,
+        [
+            lambda own: (own, jnp.zeros(len(own))),
+            together,
+            lambda own: (jax.vmap(latents.apart)(own).astype(own.dtype), jnp.zeros(len(own))),
+        ][: 3 if latents.products or latents.scaled else 1],
+        own,
+    )
     with jax.enable_x64(latents.wide):
         prior = jax.vmap(latents.log_prior)(
             vectors.astype(np.float64 if latents.wide else np.float32)
         )
-    own = vectors[:, : len(pull)]
-    likelihood = own @ pull - jnp.sum((own @ precision) * own, axis=1) / 2
-    return prior.astype(np.float64) + likelihood + volume
+    touched = vectors[:, : len(pull)]
+    likelihood = touched @ pull - jnp.sum((touched @ precision) * touched, axis=1) / 2
+    return vectors, prior.astype(np.float64) + likelihood + volume
 
 
 class _Target(NamedTuple):
@@ -67,27 +83,21 @@ class _Target(NamedTuple):
     pull: Vector
     apart: bool = False
 
-    def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
-        """The logarithm of the density of each vector, but for a constant."""
+    def _looked_at(self, way: int, vectors: Chains) -> tuple[Array, Array]:
         with jax.enable_x64(True):
-            return np.asarray(
-                _log_density(self.latents, self.apart, self.precision, self.pull, vectors)
-            )
+            return _looked_at(self.latents, np.int32(way), self.precision, self.pull, vectors)
 
-    def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
-        """The vectors of the target's own ones, and the logarithms of the volumes."""
-        if not self.apart:
-            return vectors, np.zeros(len(vectors))
-        with jax.enable_x64(True):
-            found, volume = of_each(Latents.together, self.latents, vectors)
-        return np.asarray(found), np.asarray(volume)
+    def log_density(self, own: Chains) -> Float[np.ndarray, " chain"]:
+        """The logarithm of the density of each of the target's own vectors, but for a constant."""
+        return np.asarray(self._looked_at(self.apart, own)[1])
+
+    def vectors(self, own: Chains) -> Chains:
+        """The vectors of the target's own ones."""
+        return np.asarray(self._looked_at(1, own)[0]) if self.apart else own
 
     def own(self, vectors: Chains) -> Chains:
         """The inverse."""
-        if not self.apart:
-            return vectors
-        with jax.enable_x64(True):
-            return np.asarray(of_each(Latents.apart, self.latents, vectors))
+        return np.asarray(self._looked_at(2, vectors)[0]) if self.apart else vectors
 
 
 def _sweeps(
@@ -190,7 +200,7 @@ class _Frame:
     def moved(self, states: Chains, rng: np.random.Generator) -> Chains:
         """The chains after some sweeps."""
         found = _sweeps(self.target, self.target.own(states), self.mean, _WIDER * self.root, rng)
-        return self.target.vectors(found)[0]
+        return self.target.vectors(found)
 
     def fit(self, states: Chains) -> None:
         """Fit the t to where the chains are."""

@@ -289,6 +289,8 @@ def name_of(design: Design, site: str, place: Sequence[int]) -> str:
         return design.names[int(number)]
     if kind == "spread":
         return design.groupings[int(number)].spreads[place[0]]
+    if kind == "later":
+        return _bands(design)[place[0]]
     if kind == "effects":
         return design.groupings[int(number)].effect(place[1], place[0])
     return label(site, place)

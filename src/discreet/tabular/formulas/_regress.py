@@ -16,11 +16,12 @@ from discreet._jax import in_own_settings
 from discreet._validate import ENDS, RefusedError, positive
 from discreet.methods.inference import NoPointError
 from discreet.methods.moments import MomentsPlan, fit_moments
-from discreet.methods.newton import DPNewton, ModelPlan, NewtonPlan, fit_newton
+from discreet.methods.newton import DPNewton, DPNewtonResult, ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import keeping
+from discreet.privacy.report import COEFFICIENTS, listed
 from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import (
@@ -36,6 +37,8 @@ from discreet.tabular.formulas._result import NUM_DRAWS, Regression
 from discreet.tabular.tables import Schema
 
 _WIDTH = 1.6448536269514722
+FEWEST = 5.0
+"""Records that tell of a latent, over those whose gradients the noise may hide: with fewer the verdict names it."""
 _EVENLY = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
 
 
@@ -335,7 +338,27 @@ def _as_model(
             learned |= {
                 name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
             }
-        return found, predictive, learned, result
+        return found, predictive, learned, _few_named(design, plan, result)
+
+
+def _few_named(design: Design, plan: ModelPlan, result: DPNewtonResult) -> DPNewtonResult:
+    """The result, whose verdict names latents that few records tell of: the noise may hide that most of these were clipped."""
+    told_by = design.family.told_by
+    found = {} if told_by is None else told_by(result.draws, plan.num_records)
+    few = [
+        name_of(design, site, place)
+        for site, counts in found.items()
+        for place in np.ndindex(np.shape(counts))
+        if np.asarray(counts)[place] < FEWEST * plan.hidden
+    ]
+    use = result.statement.use
+    if not few or use != COEFFICIENTS:
+        return result
+    reason = (
+        f"{result.statement.use_reason}; few records tell of {listed(few)}: the noise may hide that they were clipped, and then "
+        "these intervals miss. A larger epsilon or more records help"
+    )
+    return dataclasses.replace(result, statement=result.statement.with_use(use, reason))
 
 
 def _named(

@@ -246,8 +246,14 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
 
     words = "a coefficient is a difference of log means of the counts that are no further zeros"
     others = f"{SCATTER}, {SHARE}" if scattered else SHARE
+
+    def told_by(draws: Latents, num_records: int) -> dict[str, Any]:
+        zeros = num_records * draws["zero"].mean()
+        return {"zero": zeros, "concentration": zeros} if scattered else {"zero": zeros}
+
     new = {
         "target": target,
+        "told_by": told_by,
         "name": name,
         "coefficient": words,
         "others": others,
@@ -401,6 +407,7 @@ def _piecewise(column: Column) -> Family:
         target,
         name="piecewise",
         coefficient="a coefficient is a log hazard ratio",
+        told_by=lambda draws, _: {"later": 1 / draws["later"].var(axis=0)},  # a band's events
         others=f"log hazards of {NUM_BANDS} equal bands of time relative to the first (later) Normal(0, 1)",
         beside=("event",),
         units="hazard",

@@ -49,6 +49,8 @@ class Family:
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
     # Where the fit of other latents starts, if not at the prior's mean
     start: tuple[tuple[str, float], ...] = ()
+    # By draws of the fit and the number of records, how many tell of latents that few may tell of
+    told_by: Callable[..., dict[str, Any]] | None = None
     # Records over the noise multiplier, below which intervals were found false
     least_seen: float = 0.0
     closed: str = (
