@@ -19,6 +19,7 @@ import discreet as dp
 from discreet.methods.inference import Latents, UseWarning, latents_of, take_apart
 from discreet.methods.newton import ModelPlan, _model, _own, _sampling, _sums, fit_invented_model
 from discreet.methods.newton._algebra import Gradients, scale_of
+from discreet.methods.newton._blocks import Blocks
 from discreet.methods.newton._lengths import Lengths
 from discreet.methods.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of
 from discreet.methods.newton._sums import Parts
@@ -680,7 +681,7 @@ def test_a_few_long_gradients_do_not_set_the_bound_of_the_moments(stage: int) ->
     Where there are more of them they may be a rare class, and are hardly cut.
     """
     fit = object.__new__(_own._Fit)
-    fit.size, fit.plan = 17, plan_of(4_000, 30.0)
+    fit.size, fit.plan, fit.blocks = 17, plan_of(4_000, 30.0), Blocks(17)
     fit.to, fit.at, fit.reach, fit.short = np.eye(17), np.zeros(17), 1.0, 1.0
     for longest, how_many, cut in ((300.0, 8, True), (800.0, 40, False)):
         counts = np.zeros(NUM_BINS + 1)

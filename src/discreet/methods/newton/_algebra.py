@@ -182,13 +182,7 @@ class Prior:
             evidence.append((sizes + mean @ likelihood.pull) / 2)
             means.append(mean)
             covariances.append(covariance)
-        chances = np.exp(np.array(evidence) - max(evidence))
-        chances /= chances.sum()
-        mean = chances @ np.array(means)
-        off = np.array(means) - mean
-        return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + (
-            off.T * chances
-        ) @ off
+        return _mixed(evidence, means, covariances)
 
     def draws(
         self, likelihood: Likelihood, rng: np.random.Generator
@@ -226,23 +220,44 @@ class Prior:
         return found @ back.T
 
 
-@dataclasses.dataclass(frozen=True)
-class NormalPrior:
-    """One normal.
+class NormalPrior(NamedTuple):
+    """One of some normals, equally likely before.
 
     Attributes:
-        mean: Its mean.
-        precision: Its precision.
+        means: Their means.
+        precisions: Their precisions.
     """
 
-    mean: Vector
-    precision: Matrix
+    means: Float[np.ndarray, "scale latent"]
+    precisions: Float[np.ndarray, "scale latent latent"]
 
     def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
-        """Mean and covariance of theta; there is one scale."""
+        """Mean and covariance of theta."""
         del num_scales
-        covariance = np.linalg.inv(likelihood.precision + self.precision)
-        return covariance @ (likelihood.pull + self.precision @ self.mean), covariance
+        evidence = []
+        means = []
+        covariances = []
+        for before, precision in zip(self.means, self.precisions, strict=True):
+            covariance = np.linalg.inv(likelihood.precision + precision)
+            pull = likelihood.pull + precision @ before
+            mean = covariance @ pull
+            sizes = np.linalg.slogdet(precision)[1] + np.linalg.slogdet(covariance)[1]
+            evidence.append((sizes + mean @ pull - before @ precision @ before) / 2)
+            means.append(mean)
+            covariances.append(covariance)
+        return _mixed(evidence, means, covariances)
+
+
+def _mixed(
+    evidence: list[float], means: list[Vector], covariances: list[Matrix]
+) -> tuple[Vector, Matrix]:
+    """Mean and covariance of a mixture, by the logarithm of each part's evidence."""
+    chances = np.exp(np.array(evidence) - max(evidence))
+    chances /= chances.sum()
+    mean = chances @ np.array(means)
+    off = np.array(means) - mean
+    spread = (off.T * chances) @ off
+    return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + spread
 
 
 class Gradients(NamedTuple):
@@ -284,10 +299,9 @@ def settle(
     *,
     num_scales: int = 1,
     rounds: int,
-    extra: Callable[[float, float], float] = lambda distance, spread: 0.0,
-    spread: float = 0.0,
+    extra: Callable[[Vector, Vector], Matrix] | None = None,
+    spread: Vector | None = None,
     trust: float = TRUST,
-    along: Matrix | None = None,
 ) -> tuple[Vector, Matrix, Evidence]:
     """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
 
@@ -299,26 +313,28 @@ def settle(
         start: Where to begin.
         num_scales: As in `Prior.mixture`.
         rounds: Rounds at most.
-        extra: Variance beside that of the releases, from the squared distance of theta from the
-            mean of the gradients' points, and from the trace of its covariance.
-        spread: That trace, to begin with.
+        extra: Covariance beside that of the releases, from the squared distance of theta from the
+            mean of the gradients' points, and from its variance, both by coordinate.
+        spread: That variance, to begin with.
         trust: How much less a gradient counts that was released far away.
-        along: The shape of what `extra` scales; None: the same in all directions.
     """
     around = start
     ones = np.eye(len(start))
+    more = np.zeros_like(ones)
+    variance = np.zeros_like(start) if spread is None else spread
     for _ in range(rounds):
         weights = gradients.weights(curvature, around, trust)
         noise = 1 / weights.sum()
         middle = noise * (weights @ gradients.points)
         seen = curvature @ middle + noise * (weights @ gradients.values)
-        more = extra(float(np.square(around - middle).sum()), spread)
-        # seen = curvature @ theta + Normal(0, sampling + noise I + more along).
-        whole = sampling + noise * ones + more * (ones if along is None else along)
-        solved = np.linalg.solve(whole, curvature)
-        found = Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
+        if extra is not None:
+            more = extra(np.square(around - middle), variance)
+        # seen = curvature @ theta + Normal(0, sampling + noise I + more).
+        solved = np.linalg.solve(sampling + noise * ones + more, curvature)
+        likelihood = Likelihood(curvature @ solved, solved.T @ seen)
+        found = Evidence(likelihood, noise, float(np.diag(more).mean()))
         mean, covariance = prior.mixture(found.likelihood, num_scales)
-        spread = float(np.trace(covariance))
+        variance = np.diag(covariance)
         moved = np.abs(mean - around).max()
         around = mean
         if moved < 1e-5:

@@ -828,13 +828,11 @@ class _Newton:
         error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
         error += self.drawn
 
-        def extra(distance: float, spread: float) -> float:
-            return self.bias**2 / size + error * (distance + spread)
+        def extra(distance: Vector, spread: Vector) -> Matrix:
+            return (self.bias**2 / size + error * float((distance + spread).sum())) * np.eye(size)
 
         fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
-        likely, _, found = fit(
-            self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread))
-        )
+        likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=np.diag(self.spread))
         draws = self.prior.draws(found.likelihood, rng)
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which
         # would make them too narrow.
@@ -847,7 +845,9 @@ class _Newton:
             rounds=20,
             trust=WARY,
         )
-        mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
+        mean, covariance, _ = stated(
+            likely, extra=lambda distance, spread: found.extra * np.eye(size)
+        )
         ones = self.free.T @ np.kron(np.eye(plan.outputs), self.back[:, :1])
         said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)

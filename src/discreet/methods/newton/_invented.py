@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from discreet.methods.inference import Latents, Records, objective_of_points, take_apart
 from discreet.methods.newton import _model
+from discreet.methods.newton._blocks import Blocks
 from discreet.methods.newton._far import pulls_from_far
 from discreet.methods.newton._fit import NewtonResult, _checked, _known, _Newton, names_of
 from discreet.methods.newton._model_plan import ModelPlan
@@ -138,6 +139,7 @@ def fit_invented_model(
     plan: ModelPlan,
     *,
     seed: int,
+    levels: Sequence[str] = (),
 ) -> DPNewtonResult:
     """Fit an invented table as `DPNewton` would, without its protection. Never for records of people.
 
@@ -146,6 +148,7 @@ def fit_invented_model(
         arguments: The model's arguments, arrays with records along their leading axis.
         plan: The plan.
         seed: Seed of the noise.
+        levels: As for `DPNewton`.
 
     Returns:
         The posterior; its statement says that it is not private.
@@ -164,7 +167,8 @@ def fit_invented_model(
     words = np.array([seed], np.uint32)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
-        fit = _Fit(releases, latents, plan, start, pulls_from_far(latents, start))
+        far = pulls_from_far(latents, start)
+        fit = _Fit(releases, latents, plan, start, far, Blocks.of(latents, levels))
         return fit.run(bar).result(words, statement)
 
 

@@ -69,6 +69,7 @@ from discreet.methods.newton._algebra import (
     spectrum,
     sure_part,
 )
+from discreet.methods.newton._blocks import Blocks
 from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
 from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, Lengths
 from discreet.methods.newton._model import (
@@ -243,6 +244,9 @@ class DPNewton:
             prior's mean.
         placeholder: An artificial record, as for DPSVI.
         names: How the verdict calls an element of a latent, by its site and its place there.
+        levels: Names of latents that are effects of groups: their first axis has levels, and a
+            record has a part in one of them. With many levels, estimates and intervals are then far
+            better; where a record has a part in several, they are wrong.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -270,6 +274,7 @@ class DPNewton:
         init: Mapping[str, Any] | None = None,
         placeholder: Sequence[Any] | None = None,
         names: Callable[[str, Sequence[int]], str] = label,
+        levels: Sequence[str] = (),
         **static_kwargs: Any,
     ) -> None:
         refuse_others(model)
@@ -286,6 +291,7 @@ class DPNewton:
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder = placeholder
         self.names = names
+        self.levels = tuple(levels)
         self.static_kwargs = static_kwargs
 
     @one_release
@@ -340,6 +346,7 @@ class DPNewton:
             with processes.together(), uncollected():
                 latents, start = self._latents(saved.key, records)
                 far = pulls_from_far(latents, start)
+                blocks = Blocks.of(latents, self.levels)
                 if survey and latents.num_touched > MOST_CURVED:
                     raise ValueError(
                         f"Survey weights are for models with at most {MOST_CURVED} coordinates of latents that records touch: of "
@@ -347,7 +354,7 @@ class DPNewton:
                     )
             leaves = [*map(np.asarray, records.leaves), *survey]
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
-            options = str((person, max_rows, given))
+            options = str((person, max_rows, given, *self.levels))
             saved.describe(plan=repr(self.plan), options=options, records=saved.digest(leaves))
             fitted = getattr(self.model, "__name__", "A model")
             told = {
@@ -364,7 +371,7 @@ class DPNewton:
                 shown = progress_bar and processes.first
                 bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not shown)
                 with saved.begun(act), bar:
-                    fit = _Fit(releases, latents, self.plan, start, far).run(bar)
+                    fit = _Fit(releases, latents, self.plan, start, far, blocks).run(bar)
                     stated = saved.stated(act)
                     with uncollected():
                         result = fit.result(saved.words, stated, self.names)
@@ -463,17 +470,25 @@ class _Fit:
         plan: ModelPlan,
         start: Vector,
         far: Float[np.ndarray, "pull latent"],
+        blocks: Blocks,
     ) -> None:
         self.releases = releases
         self.latents = latents
         self.plan = plan
         self.far = far
+        self.blocks = blocks
         self.prior = moments_of(latents)
         self.size = latents.num_touched
         own = slice(0, self.size)
-        self.precision = np.linalg.inv(self.prior.covariance[own, own])
+        mean = self.prior.mean[own]
+        covariance = self.prior.covariance[own, own]
+        nearer = [blocks.nearer(scale) for scale in blocks.scales]
+        means = np.array([way @ mean for way in nearer])
+        precisions = np.array([np.linalg.inv(way @ covariance @ way.T) for way in nearer])
+        self.of_effects = NormalPrior(means, precisions)
+        self.precision = precisions[0]
         self.at = start[own]
-        self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
+        self.to = np.diag(np.sqrt(np.diag(covariance)) * blocks.weights)
         self.reach = 1.0
         self.short = 1.0
         self.improved = np.eye(self.size)
@@ -507,13 +522,12 @@ class _Fit:
         a scale. And where few records have a part in one, as at a spline's end, no map makes all
         even: each lengthens those few gradients once more (Tyler, Annals of Statistics 1987).
         """
-        values, vectors = np.linalg.eigh(self.improved)
+        known = self.improved
         if stage.directions:
             seen, sigma = self.releases("directions", self._public)
-            edge = self.curvature_sigma * np.sqrt(2 * self.size)
-            if edge > HIDDEN * values.mean():
-                values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
-        self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
+            if self.blocks.largest(known, self.curvature_sigma) > HIDDEN:
+                known = self._positive(seen, sigma, hard, least=2 * sigma)
+        self.to = self.to @ (self.blocks.root(known) * np.sqrt(self.plan.num_records))
 
     def _bound(self, stage: Stage) -> None:
         """The bound C whose noise and whose clipping together are the least; and what clipping takes away."""
@@ -533,7 +547,8 @@ class _Fit:
         # A matrix's noise grows with the square of its bound: a few long gradients would leave
         # nothing of all others.
         missed = np.array([self._missed(lengths.counts, edge) for edge in edges])
-        matrix_noise = 2 * np.sqrt(self.size) * self.plan.noise(stage.moments) * np.square(edges)
+        wide = max(int(self.blocks.others.sum()), 1)
+        matrix_noise = 2 * np.sqrt(wide) * self.plan.noise(stage.moments) * np.square(edges)
         loss = np.square(matrix_noise) + np.square(MISSED * missed)
         loss[most_clipped] = np.inf
         self.short = min(self.reach, edges[np.argmin(loss)])
@@ -567,18 +582,24 @@ class _Fit:
         """
         raw, sigma = self._scaled("moments")
         if not stage.curvature:
+            self.curvature_sigma = sigma
             self.sampling = self.curvature = self._positive(raw, sigma, hard)
             return
         curvature, _ = self._scaled("curvature")
         sigma /= np.sqrt(2)
+        self.curvature_sigma = sigma
         middle = self._positive((curvature + raw) / 2, sigma, soft)
-        apart = rebuilt((curvature - raw) / 2, lambda values: hard(values, sigma))
+        apart, _ = self.blocks.denoised(
+            (curvature - raw) / 2,
+            sigma,
+            lambda part: rebuilt(part, lambda values: hard(values, sigma)),
+        )
         least = LEAST * np.trace(middle) / self.size
         self.sampling, self.curvature = [
             rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum()))
             for sign in (-1, 1)
         ]
-        self.sampling = self.sampling + self.missed * np.eye(self.size)
+        self.sampling = self.sampling + self.missed * self.blocks.evenly(middle)
 
     def _scaled(self, kind: str) -> tuple[Matrix, float]:
         """A matrix, which has an equal share of the budget, and the standard deviation of its noise."""
@@ -586,18 +607,33 @@ class _Fit:
         unit = self.short**2
         return raw * unit, sigma * unit
 
-    def _positive(self, raw: Matrix, sigma: float, shrinkage: Shrinkage) -> Matrix:
+    def _positive(
+        self, raw: Matrix, sigma: float, shrinkage: Shrinkage, least: float | None = None
+    ) -> Matrix:
         """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
-        mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
-        values, vectors = spectrum(raw, sigma, LEAST * mean, FARTHEST, shrinkage, self.size * mean)
-        self.curvature_sigma = sigma
-        return (vectors * values) @ vectors.T
+
+        def of_others(part: Matrix) -> Matrix:
+            size = len(part)
+            if least is not None:
+                values, vectors = spectrum(part, sigma, least, shrinkage=shrinkage)
+            else:
+                mean = max(np.trace(part) / size, 2 * sigma / np.sqrt(size))
+                values, vectors = spectrum(
+                    part, sigma, LEAST * mean, FARTHEST, shrinkage, size * mean
+                )
+            return (vectors * values) @ vectors.T
+
+        found, self.left = self.blocks.denoised(raw, sigma, of_others)
+        if not self.blocks.groupings:
+            return found
+        lowest = LEAST * np.trace(found) / self.size
+        return rebuilt(found, lambda values: np.maximum(values, lowest))
 
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
         back = np.linalg.inv(self.to)
         prior = NormalPrior(
-            back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to
+            self.of_effects.means @ back.T, self.to.T @ self.of_effects.precisions @ self.to
         )
         points = []
         values = []
@@ -671,26 +707,29 @@ class _Fit:
         back = np.linalg.inv(self.to)
         # An error of the curvature acts as one of its entries, times how far the posterior reaches.
         # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
-        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+        others = self.blocks.others
+        mean = np.diag(self.curvature)[others].mean() if others.any() else 0.0
+        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * mean + 1e-300) ** -2.0)
         free = back[:, ~self.prior.ruled]
         among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
 
-        def extra(distance: float, spread: float) -> float:
-            return error * (distance + min(spread, widest))
+        def extra(distance: Vector, spread: Vector) -> Matrix:
+            far = distance + spread * min(1.0, widest / float(spread.sum()))
+            within = error * float(far[others].sum()) * (among @ among.T)
+            return within + np.diag(self.left * float(far[~others].sum()))
 
         theta, covariance, found = settle(
             self.gradients,
             sure_part(self.improved, self.curvature_sigma),
-            self.sampling + hidden + moved * np.eye(size),
+            self.sampling + hidden + moved * np.diag(others),
             self.normal_prior,
             self.theta,
             rounds=4,
             extra=extra,
-            along=among @ among.T,
-            spread=float(np.trace(self.covariance)),
+            spread=np.diag(self.covariance),
         )
         precision = back.T @ found.likelihood.precision @ back
         pull = back.T @ found.likelihood.pull
@@ -705,7 +744,7 @@ class _Fit:
         moved_by, lack = agreement(
             self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))
         )
-        beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
+        beside = found.extra * size + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
         names = [
             named(name, place)
@@ -768,13 +807,17 @@ class _Fit:
 
     def _faint(self, covariance: Matrix) -> Bool[np.ndarray, " touched"]:
         """`Signs.faint`; `covariance` is the posterior's."""
-        curvatures, directions = np.linalg.eigh(self.improved)
-        least = FAINT * float(np.trace(self.improved)) / self.size
+        weights = self.blocks.weights
+        to = self.to / weights
+        covariance = covariance * np.outer(weights, weights)
+        curvature = self.improved / np.outer(weights, weights)
+        curvatures, directions = np.linalg.eigh(curvature)
+        least = FAINT * float(np.trace(curvature)) / self.size
         few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, least)
         # Where the prior says more, it does not matter.
-        of_prior = self.to.T @ self.precision @ self.to
+        of_prior = to.T @ self.precision @ to
         few &= curvatures > np.einsum("ji,jk,ki->i", directions, of_prior, directions)
         directions = directions[:, few]
-        faint = self.to @ directions
+        faint = to @ directions
         variances = np.einsum("ij,jk,ik->i", faint, directions.T @ covariance @ directions, faint)
-        return variances / np.diag(self.to @ covariance @ self.to.T) > FAINTLY
+        return variances / np.diag(to @ covariance @ to.T) > FAINTLY

@@ -317,6 +317,7 @@ def _as_model(
         init=start,
         placeholder=(placeholder(design),),
         names=functools.partial(name_of, design),
+        levels=[f"effects_{number}" for number in range(len(design.groupings))],
     )
     try:
         result = newton.run(key, records_of(design, rows), **paid_by)

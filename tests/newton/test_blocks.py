@@ -1,0 +1,137 @@
+"""Effects of groups: the curvature by blocks, its map, and fits that are as good as the groups allow."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from discreet.methods.inference import latents_of, take_apart
+from discreet.methods.newton import ModelPlan, fit_invented_model
+from discreet.methods.newton._blocks import Blocks
+
+OTHERS = 3
+
+
+def blocks(*shapes: tuple[int, int]) -> Blocks:
+    """Groupings of so many levels and effects of each, behind the other latents."""
+    groupings = []
+    start = OTHERS
+    for shape in shapes:
+        groupings.append(start + np.arange(np.prod(shape)).reshape(shape))
+        start += int(np.prod(shape))
+    return Blocks(start, tuple(groupings))
+
+
+def curvature_of(made: Blocks, num_records: int = 3_000) -> np.ndarray:
+    """The second moment of rows, each with one level of each grouping."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((num_records, made.size))
+    rows[:, :OTHERS] = rng.normal(size=(num_records, OTHERS)) + 0.5
+    for levels in made.groupings:
+        level = rng.integers(0, len(levels), num_records)
+        rows[np.arange(num_records)[:, None], levels[level]] = rng.normal(
+            1, 0.5, (num_records, levels.shape[1])
+        )
+        rows[:, 0] += 0.3 * np.sin(level)
+    return rows.T @ rows / num_records
+
+
+@pytest.mark.parametrize("shape", [(20, 1), (12, 2)])
+def test_a_map_makes_the_curvature_even_and_keeps_levels_apart(shape: tuple[int, int]) -> None:
+    made = blocks(shape)
+    root = made.root(curvature_of(made))
+    np.testing.assert_allclose(
+        root.T @ curvature_of(made) @ root, np.diag(made.weights**2), atol=1e-9
+    )
+    # A gradient of one level is one of that level after the map, and of the others.
+    (levels,) = made.groupings
+    gradient = np.zeros(made.size)
+    gradient[levels[4]] = 1.0
+    touched = np.flatnonzero(np.abs(gradient @ root) > 1e-12)
+    assert set(touched) <= {*range(OTHERS), *levels[4]}
+
+
+def test_a_map_of_crossed_groupings_has_no_direction_without_curvature() -> None:
+    made = blocks((6, 1), (5, 1))
+    root = made.root(curvature_of(made))
+    mapped = (root / made.weights).T @ curvature_of(made) @ (root / made.weights)
+    assert np.isfinite(root).all()
+    np.testing.assert_allclose(np.diag(mapped)[OTHERS:], 1.0)
+    assert np.linalg.eigvalsh(mapped[:OTHERS, :OTHERS])[0] > 0.05
+
+
+@pytest.mark.parametrize("shapes", [[(40, 1)], [(20, 2)], [(15, 1), (12, 1)]])
+def test_most_of_the_noise_goes_and_nothing_of_a_matrix_without_noise(
+    shapes: list[tuple[int, int]],
+) -> None:
+    made = blocks(*shapes)
+    exact = curvature_of(made)
+    np.testing.assert_allclose(made.denoised(exact, 1e-9, lambda part: part)[0], exact, atol=1e-7)
+    noise = 0.05 * np.random.default_rng(1).normal(size=exact.shape)
+    found, left = made.denoised(exact + noise, 0.05, lambda part: part)
+    missed = found - exact
+    assert np.linalg.norm(missed) < 0.4 * np.linalg.norm(noise + noise.T) / 2
+    between = [missed[:OTHERS, levels.ravel()] for levels in made.groupings]
+    of_entries = np.square(np.concatenate(between, axis=1)).mean(axis=1)
+    assert (of_entries < 3 * left[:OTHERS]).all()
+    assert not left[OTHERS:].any()
+
+
+def test_effects_are_drawn_nearer_to_their_mean() -> None:
+    made = blocks((4, 2))
+    (levels,) = made.groupings
+    effects = np.random.default_rng(0).normal(size=made.size)
+    nearer = made.nearer(0.25) @ effects
+    means = effects[levels].mean(axis=0)
+    np.testing.assert_allclose(nearer[levels] - means, 0.25 * (effects[levels] - means))
+    np.testing.assert_array_equal(nearer[:OTHERS], effects[:OTHERS])
+
+
+def by_school(x: Any, school: Any, y: Any, num_schools: int = 60) -> None:
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    spread = numpyro.sample("spread", dist.HalfNormal(1))
+    effects = numpyro.sample("effects", dist.Normal(mean, spread).expand([num_schools]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=slope * x + effects[school]), obs=y)
+
+
+def schools() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    school = rng.integers(0, 60, 5_000).astype(np.int32)
+    x = rng.uniform(-1, 1, 5_000).astype(np.float32)
+    logits = x + 0.4 * rng.normal(size=60)[school]
+    y = (rng.random(5_000) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    return x, school, y
+
+
+def test_a_slope_beside_many_groups_is_as_good_as_one_without_them() -> None:
+    """60 groups of 83 at epsilon 1: the exact posterior's deviation is 0.054; without `levels` 0.19."""
+    plan = ModelPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=5_000)
+    found = [
+        fit_invented_model(by_school, schools(), plan, seed=seed, levels=["effects"]).draws
+        for seed in range(3)
+    ]
+    means, deviations = np.array([[x["slope"].mean(), x["slope"].std()] for x in found]).T
+    assert np.median(deviations) < 0.11
+    assert np.square((means - 1) / deviations).mean() < 3
+    assert 0.2 < np.median([x["spread"].mean() for x in found]) < 0.7
+
+
+def test_names_of_effects_must_be_latents_with_levels() -> None:
+    records = take_apart(schools(), {}, programs=(by_school,))
+    latents = latents_of(
+        records,
+        jax.random.key(0),
+        num_records=5_000,
+        model=by_school,
+        placeholder=None,
+        static={},
+    )
+    for name in ("effect", "slope", "spread"):
+        with pytest.raises(ValueError, match=f"levels names '{name}', .* Such are: effects"):
+            Blocks.of(latents, [name])
+    assert Blocks.of(latents, ["effects"]).others.sum() == 1
