@@ -11,7 +11,7 @@ import discreet as dp
 from discreet._validate import ENDS, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._fit import Asked
-from discreet.interfaces.cli._methods import Moments
+from discreet.interfaces.cli._methods import BySums
 from discreet.interfaces.cli._options import LINEAR
 from discreet.interfaces.cli._report import draw_picture, facts_in
 from discreet.interfaces.cli._statement import about_words, price_words
@@ -73,7 +73,7 @@ def demo(
     # As JSON: without a progress bar.
     asked = Asked(data=Path(NAME), model=LINEAR, epsilon=epsilon, seed=seed, out=out, as_json=True)
     alone = dp.inference.Processes()
-    method = Moments(asked, alone, options.choose_model(LINEAR), schema, None, records=records)
+    method = BySums(asked, alone, options.choose_model(LINEAR), schema, None, records=records)
     method.plan = method.plan_for(NUM_RECORDS, DELTA)
     with method.folder():
         method.run()

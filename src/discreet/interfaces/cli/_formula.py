@@ -93,8 +93,6 @@ def _number_or_text(word: str) -> Any:
 class ByFormula(Method):
     """A fit by a formula."""
 
-    continues = True
-    leaves_out = True
     design: "Design"
     table: Any
     order: bytes | None

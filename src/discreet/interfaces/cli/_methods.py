@@ -1,7 +1,7 @@
 """The methods of `discreet fit`: each decides which fits it takes, plans, spends, writes and prints.
 
-`fit` chooses the first of `METHODS` that `suits` the options and the schema, and calls it in this
-order:
+`class_for` chooses one, of a regression as `dp.choose` does for all interfaces; `fit` calls it in
+this order:
 
     share                   what several processes must agree on
     prepare                 read the table, make the plan, warn; nothing is spent
@@ -10,8 +10,8 @@ order:
     run, write in folder    spend the budget; write the statement first, before anything else can fail
     say, leave              print the result; end with the exit code
 
-To add a method, write a class with these functions, enter it in `METHODS`, and its name in
-`_options.MethodName`. A fit of records in memory derives from `OfRecords`: it adds a plan
+To add a method, write a class with these functions, enter it in `class_for` and `MODELS_BY`, and
+its name in `_options.MethodName`. A fit of records in memory derives from `OfRecords`: it adds a plan
 (`plan_for`), a fit (`set_up`), and sentences.
 """
 
@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -35,10 +35,10 @@ from discreet._validate import RefusedError, finite_or_none, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._convert import check_whole
 from discreet.interfaces.cli._options import (
-    FAMILIES,
     LINEAR,
     MULTINOMIAL,
     NEGATIVE_BINOMIAL,
+    REGRESSIONS,
     TWIN,
     MethodName,
     choose_model,
@@ -121,6 +121,16 @@ TO_PREDICT = (
     "coefficient."
 )
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
+PRIOR_OF_LINE = (
+    "The prior of the intercept and of each weight is Normal(0, 1), for features and a target that are scaled to "
+    "[-1, 1]."
+)
+SCALED = "Features are scaled to [-1, 1] by their bounds."
+SCALED_LINE = (
+    "Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
+    "normal residuals with the same spread everywhere. Where they have long tails, sigma is smaller than their standard "
+    "deviation."
+)
 OVERCHARGED = 1.05
 """Times its ε: a fit that a ledger would charge more is not run without asking."""
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
@@ -141,30 +151,8 @@ class Method:
     statement: "dp.Statement" = dataclasses.field(init=False)
     files: list[Path] = dataclasses.field(init=False)
 
-    by: ClassVar[MethodName]
-    models = ()  # The names of the models that it fits; empty for all
-    in_steps = False  # True if it takes the options of steps
-    continues = False  # True if it takes a checkpoint
     leaves_out = True  # True if records are left out where the schema drops them
     weighs = False  # True if a record counts as often as its survey weight says
-    why_not_weighed = "a fit in steps counts each record once: leave the options of steps out, or fit fewer records"
-
-    @classmethod
-    def takes(cls, asked: "Asked") -> bool:
-        """True if the options allow this method."""
-        named = asked.by in (None, cls.by) and (not cls.models or asked.model in cls.models)
-        continued = cls.continues or asked.checkpoint is None
-        return named and continued and (cls.in_steps or not asked.in_steps)
-
-    @classmethod
-    def check(cls, asked: "Asked") -> None:
-        """Refuse an option of this method, if other options rule the method out."""
-
-    @classmethod
-    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        """True if the method is the one for these options and such a table; if asked for by name, `prepare` may refuse it."""
-        del schema
-        return cls.takes(asked)
 
     def share(self) -> None:
         """Agree with the other processes on what the next messages depend on."""
@@ -328,8 +316,6 @@ class OfRecords(Method, ABC):
     hidden = ""  # The sentence on a result that the noise hides
     hints = ""  # What else readers of the summary must know
     waiting = ""  # What takes a while
-    most_cells = math.inf  # The most features of all records that it fits by default
-    instead: ClassVar[Any] = None  # The method that fits larger tables by default
 
     def share(self) -> None:
         asked = self.asked
@@ -376,7 +362,7 @@ class OfRecords(Method, ABC):
             min(self.most_delta, suggest_delta(count, None)) if asked.delta is None else asked.delta
         )
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
-        method = self.instead(**vars(self)) if asked.by is None and self.is_unfit(count) else self
+        method = InSteps(**vars(self)) if self.is_unfit(count) else self
         method.check_weight()
         method.plan = method.plan_for(count, delta)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
@@ -386,9 +372,13 @@ class OfRecords(Method, ABC):
         """Refuse survey weights that the method cannot apply."""
         if self.schema.weight is not None and not self.weighs:
             raise ValueError(
-                f"the schema has survey weights ('{self.schema.weight}'), and {self.why_not_weighed}; or take weight out of the "
-                "schema, by which the column is one like others"
+                f"the schema has survey weights ('{self.schema.weight}'), and {self.why_not_weighed()}; take weight out of the "
+                "schema, by which the column is one like others, or fit a built-in regression without options of steps"
             )
+
+    def why_not_weighed(self) -> str:
+        """Why the method cannot apply survey weights."""
+        return dp.choose.Choice(dp.choose.STEPS).lacks("weights")
 
     def read(self) -> None:
         """Find the model's function and read the records."""
@@ -409,7 +399,7 @@ class OfRecords(Method, ABC):
                 own.say_features()
         if made is not None:
             # A model of named columns takes them apart, which shards on several machines cannot be.
-            of_shards = self.in_steps and not (own is not None and own.of_columns)
+            of_shards = isinstance(self, InSteps) and not (own is not None and own.of_columns)
             mesh = self.members.mesh if of_shards else None
             shown = on_terminal() and not settings.silent
             self.records = dp.tables.open_records(
@@ -441,10 +431,9 @@ class OfRecords(Method, ABC):
         return (named,) if records.mask is None else (named, records.mask)
 
     def is_unfit(self, num_records: int) -> bool:
-        """True if `instead` is the method for these records by default."""
-        return (
-            num_records * self.schema.max_rows * len(self.records.feature_names) > self.most_cells
-        )
+        """True if these records are fitted in steps, for a reason that was printed."""
+        del num_records
+        return False
 
     @abstractmethod
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -840,9 +829,6 @@ class OfRecords(Method, ABC):
 class InSteps(OfRecords):
     """A fit in noisy steps, by `DPSVI` with the default guide or the user's."""
 
-    by = MethodName.SVI
-    in_steps = True
-    continues = True
     spread = (
         "The draws in posterior.npz are those of the fitted guide: their spread does not include the noise of the private fit, "
         "which can be several times as large at small ε."
@@ -958,7 +944,6 @@ class InSteps(OfRecords):
 class TwinInSteps(InSteps):
     """A fit in steps of a model of the whole table, from which `discreet synth` draws."""
 
-    models = (TWIN,)
     spread = (
         "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "
         "understate their uncertainty at small ε."
@@ -1007,57 +992,46 @@ class TwinInSteps(InSteps):
 
 
 class InSums(OfRecords):
-    """A regression fitted to a few noisy sums over all records, whose intervals include all noise."""
+    """A fit to a few noisy sums over all records, whose intervals include all noise."""
 
     intervals = True
     spread = "The draws in posterior.npz include the noise of the private fit."
     hidden = "The sums of {whose} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
-    hints = f"{TO_PREDICT} Features are scaled to [-1, 1] by their bounds."
-    weighs = True
-    several_rows = False  # True if a person may have several rows
-    is_shared = False  # True if several processes share it
-    most_cells = 2**26  # It needs three copies of the table in 64 bits
-    instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
 
-    @classmethod
-    def check(cls, asked: "Asked") -> None:
-        if asked.by == cls.by and asked.distributed and not cls.is_shared:
-            raise RefusedError(
-                f"--distributed is for --by svi and --by newton, and this is --by {cls.by}: choose another one, or leave it out"
-            )
+    @property
+    def cost(self) -> tuple[float, float]:
+        return self.plan.epsilon(), self.plan.delta
 
-    @classmethod
-    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        usual = (cls.is_shared or not asked.distributed) and (
-            cls.several_rows or schema.max_rows == 1
-        )
-        return cls.takes(asked) and (asked.by == cls.by or usual)
+    def terms(self, num_records: int, delta: float) -> dict[str, Any]:
+        """What plans of all methods take."""
+        return {
+            "epsilon": self.asked.epsilon,
+            "delta": delta,
+            "num_records": num_records,
+            "relation": options.relation_of(self.asked.relation),
+        }
 
-    def plan_for(self, num_records: int, delta: float) -> Any:
-        schema = self.schema
-        if schema.max_rows > 1 and not self.several_rows:
-            raise ValueError(
-                f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
-                "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
-            )
-        return self.calibrate(
-            epsilon=self.asked.epsilon,
-            delta=delta,
-            num_features=len(self.records.feature_names),
-            num_records=num_records,
-            relation=options.relation_of(self.asked.relation),
-        )
+    def plan_words(self, noun: str) -> str:
+        return f"{self.plan.num_releases} noisy sums, to which a {noun} adds at most 1"
 
-    @abstractmethod
-    def calibrate(self, **terms: Any) -> Any:
-        """Calibrate the plan to these terms."""
+    def to_see(self) -> tuple[int | None, float]:
+        return self.num_parameters, self.plan.noise_to_exceed
 
     @property
     def left_out(self) -> str:
         if not self.drops:
             return ""
         return f"{self.result.dropped} of the {self.plan.num_records:,} {self._persons} had such a cell."
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What fits of many releases take."""
+        return {
+            "checkpoint": self.checkpoint,
+            "progress_bar": self.asked.progress_bar,
+            "mesh": self.members.mesh,
+        }
 
     @abstractmethod
     def fit(self, key: "PRNGKeyArray", **how: Any) -> Any:
@@ -1067,83 +1041,27 @@ class InSums(OfRecords):
         return self.fit
 
 
-class Moments(InSums):
-    """A fit of a line to noisy sums of products and gradients."""
+@dataclasses.dataclass
+class BySums(InSums):
+    """A fit of a regression: of a line by `fit_moments`, of others by `fit_newton`."""
 
-    spread = (
-        f"{InSums.spread} The prior of the intercept and of each weight is Normal(0, 1), for features and a target that are "
-        "scaled to [-1, 1]."
-    )
+    weighs = True
 
-    by = MethodName.MOMENTS
-    models = (LINEAR,)
-    hints = (
-        f"{TO_PREDICT} Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
-        "normal residuals with the same spread everywhere. Where they have long tails, sigma is smaller than their standard "
-        "deviation."
-    )
+    @property
+    def regression(self) -> "dp.models.NamedRegression":
+        """What the model's name says."""
+        return dp.models.REGRESSIONS[str(self.asked.model)]
 
-    def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":
-        return dp.moments.MomentsPlan.calibrate(
-            weighted=self.schema.weight is not None, drops=bool(self.drops), **terms
-        )
+    def __post_init__(self) -> None:
+        self.hints = f"{TO_PREDICT} {SCALED_LINE if self.asked.model == LINEAR else SCALED}"
+        if self.asked.model == LINEAR:
+            self.spread = f"{InSums.spread} {PRIOR_OF_LINE}"
 
-    def plan_words(self, noun: str) -> str:
-        stddevs = self.plan.stddevs
-        noises = ", ".join(f"{stddev:.4g}" for stddev in stddevs)
-        return (
-            f"{len(stddevs)} releases of noisy sums of products, counts and gradients, to which a {noun} adds at most 1; noise "
-            f"{noises}"
-        )
-
-    def to_see(self) -> tuple[int, float]:
-        """The number of parameters, and the noise of the second release, the last one of products.
-
-        The sums of products of P - 1 features and a constant have eigenvalues of N / P on average
-        at most.
-        """
-        return self.plan.num_features + 1, self.plan.stddevs[1]
-
-    def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.moments.MomentsResult":
-        import numpy as np
-
-        x, y = self.records.arrays
-        # A row that the schema drops is NaN throughout.
-        mask = ~np.isnan(y) if self.drops else None
-        return dp.moments.fit_moments(
-            key, x, y, self.plan, mask=mask, weights=self.records.weights, **how
-        )
-
-
-class Newton(InSums):
-    """A fit of a regression to a few noisy gradients, by `newton.fit_newton`."""
-
-    by = MethodName.NEWTON
-    models = (*FAMILIES,)
-    several_rows = True
-    is_shared = True
-    continues = True
-
-    def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
-        target = self.schema.target_column
-        if self.asked.model == MULTINOMIAL and target is not None:
-            terms |= {"num_classes": len(target.categories)}
-        family = FAMILIES[str(self.asked.model)]
-        terms |= {"max_rows": self.schema.max_rows, "drops": bool(self.drops)}
-        terms["weighted"] = self.schema.weight is not None
-        return dp.newton.NewtonPlan.calibrate(family=family, **terms)
-
-    def plan_words(self, noun: str) -> str:
-        releases = sum(count for *_, count in self.plan.releases)
-        return f"{releases} noisy sums, {dp.newton.NUM_GRADIENTS} of them gradients, to which a {noun} adds at most 1"
-
-    def to_see(self) -> tuple[int, float]:
-        """The number of parameters, and four times the noise of all gradients together.
-
-        A curvature is 1/4 at most, so N records show N / 4P of each of P coordinates.
-        """
-        return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(
-            self.plan.gradient_share
+    def plan_for(self, num_records: int, delta: float) -> "dp.choose.PlanOfSums":
+        return self.regression.plan(
+            self.schema,
+            num_features=len(self.records.feature_names),
+            **self.terms(num_records, delta),
         )
 
     def estimates(self) -> tuple[dict[str, float], str]:
@@ -1152,13 +1070,13 @@ class Newton(InSums):
         low, high = self.result.dispersion_range
         return {"concentration": self.result.dispersion}, CONCENTRATION.format(low=low, high=high)
 
-    def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
+    def fit(self, key: "PRNGKeyArray", **how: Any) -> Any:
         import numpy as np
 
         x, y, *masks = self.records.arrays
         # A row that the schema drops is NaN throughout.
         mask = masks[0] if masks else ~np.isnan(y) if self.drops else None
-        return dp.newton.fit_newton(
+        return dp.choose.fit_sums(
             key,
             x,
             y,
@@ -1167,9 +1085,7 @@ class Newton(InSums):
             weights=self.records.weights,
             levels=dp.tables.are_levels(self.schema),
             names=self.records.feature_names,
-            checkpoint=self.checkpoint,
-            progress_bar=self.asked.progress_bar,
-            mesh=self.members.mesh,
+            **self.how,
             **how,
         )
 
@@ -1177,19 +1093,12 @@ class Newton(InSums):
 class OwnNewton(InSums):
     """A fit of the user's model to a few noisy gradients, by `DPNewton`, unless the model has a guide or is refused by it."""
 
-    by = MethodName.NEWTON
-    why_not_weighed = "a model of your own takes one of each record, and none with preprocess: fit a built-in regression"
-    several_rows = True
-    is_shared = True
-    continues = True
-    hints = ""
-
-    @classmethod
-    def takes(cls, asked: "Asked") -> bool:
-        own = asked.model.partition(":")[0].endswith(".py")
-        return own and asked.by in (None, cls.by) and not asked.in_steps
+    def why_not_weighed(self) -> str:
+        return "a model of your own takes one of each record, and none with preprocess"
 
     def is_unfit(self, num_records: int) -> bool:
+        if self.asked.by is not None:
+            return False
         if self.own is not None and self.own.guide is not None:
             return True
         try:
@@ -1202,24 +1111,9 @@ class OwnNewton(InSums):
     def plan_for(self, num_records: int, delta: float) -> "dp.newton.ModelPlan":
         if self.own is not None and self.own.guide is not None:
             raise ValueError(
-                f"--by {self.by} takes no guide, and {self.asked.model} has one: fit it in steps by --by svi, or remove the guide"
+                f"--by newton takes no guide, and {self.asked.model} has one: fit it in steps by --by svi, or remove the guide"
             )
-        return super().plan_for(num_records, delta)
-
-    def calibrate(self, *, num_features: int, **terms: Any) -> "dp.newton.ModelPlan":
-        del num_features
-        return dp.newton.ModelPlan.calibrate(**terms)
-
-    @property
-    def cost(self) -> tuple[float, float]:
-        return self.plan.epsilon(), self.plan.delta
-
-    def plan_words(self, noun: str) -> str:
-        return f"{self.plan.num_releases} noisy sums of gradients, to which a {noun} adds at most 1"
-
-    def to_see(self) -> tuple[int | None, float]:
-        """The number of parameters, and the noise of the last gradients together."""
-        return self.num_parameters, self.plan.noise(self.plan.gradient_share)
+        return dp.newton.ModelPlan.calibrate(**self.terms(num_records, delta))
 
     def check_weight(self) -> None:
         import numpy as np
@@ -1235,11 +1129,9 @@ class OwnNewton(InSums):
             key,
             *self.arguments(),
             max_rows=self.schema.max_rows,
-            checkpoint=self.checkpoint,
-            progress_bar=self.asked.progress_bar,
-            mesh=self.members.mesh,
             # A row that the schema drops is NaN throughout, and counts as nothing.
             weights=None if weights is None else np.nan_to_num(weights),
+            **self.how,
             **how,
         )
 
@@ -1247,21 +1139,9 @@ class OwnNewton(InSums):
 class Counts(Method):
     """A twin fitted to noisy counts, which are released in one pass over the file."""
 
-    by = MethodName.MARGINALS
-    models = (TWIN,)
     leaves_out = False
 
     released: "dp.marginals.Marginals"
-
-    @classmethod
-    def check(cls, asked: "Asked") -> None:
-        if asked.choices is not None and not cls.takes(asked):
-            raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
-
-    @classmethod
-    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        wanted = asked.by == cls.by or asked.choices is not None
-        return cls.takes(asked) and (wanted or dp.marginals.counts_suffice(schema))
 
     def prepare(self) -> "Counts":
         asked = self.asked
@@ -1355,7 +1235,61 @@ def say_unweighed(schema: "dp.tables.Schema") -> None:
         say_error(f"{schema.weight_words()} The column is drawn like any other.")
 
 
-METHODS = (Moments, Newton, OwnNewton, Counts, TwinInSteps, InSteps)
+MODELS_BY = {
+    MethodName.MARGINALS: (TWIN,),
+    MethodName.MOMENTS: (LINEAR,),
+    MethodName.NEWTON: tuple(name for name in REGRESSIONS if name != LINEAR),
+}
+"""The models that a method is for; svi is for all, and newton for those of your own, too."""
+
+
+def check_method(asked: "Asked") -> None:
+    """Refuse a method that is not for the model or the options, before the table is read."""
+    if asked.choices is not None and (asked.model != TWIN or asked.is_in_steps):
+        raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
+    models = MODELS_BY.get(asked.by) if asked.by is not None else None
+    if models is None:
+        return
+    named = asked.model in models or (asked.by == MethodName.NEWTON and asked.is_own)
+    continues = asked.by == MethodName.NEWTON
+    if not named or asked.in_steps or (asked.checkpoint is not None and not continues):
+        others = " and --learning-rate" if continues else ", --learning-rate and --checkpoint"
+        raise ValueError(
+            f"--by {asked.by} is for --model {' or '.join(models)}, and takes no steps: omit --steps, --rate, --batch-size, "
+            f"--sampling, --clip{others}, or choose --by svi"
+        )
+    if asked.by == MethodName.MOMENTS and asked.distributed:
+        raise RefusedError(
+            f"--distributed is for --by svi and --by newton, and this is --by {asked.by}: choose another one, or leave it out"
+        )
+
+
+def class_for(asked: "Asked", schema: "dp.tables.Schema") -> type[OfRecords] | type[Counts]:
+    """The method of a fit; refuses options that it lacks."""
+    if asked.model == TWIN:
+        wanted = asked.by is not None or asked.choices is not None
+        counted = wanted or dp.marginals.counts_suffice(schema)
+        return Counts if counted and not asked.is_in_steps else TwinInSteps
+    if asked.model not in REGRESSIONS:
+        return OwnNewton if asked.is_own and not asked.is_in_steps else InSteps
+    chosen = dp.choose.choose(
+        dp.models.REGRESSIONS[asked.model].family,
+        max_rows=schema.max_rows,
+        settings=["--by svi, or options of steps,"] * asked.is_in_steps,
+        shared=asked.distributed,
+    )
+    if asked.checkpoint is not None and (reason := chosen.lacks("checkpoint")):
+        raise ValueError(
+            f"--checkpoint is not for this fit: {reason}; leave it out, or add --by svi"
+        )
+    if chosen.method != dp.choose.STEPS:
+        return BySums
+    if asked.by == MethodName.MOMENTS:
+        raise ValueError(
+            f"--by moments takes one row a person: {chosen.why}; leave it out, or write max_rows = 1 in the schema, by which one "
+            "row of each person is used"
+        )
+    return InSteps
 
 
 def fit_counts(
@@ -1380,7 +1314,7 @@ def fit_again(asked: "Asked") -> None:
     left_out = all(
         getattr(asked, x.name) == x.default for x in dataclasses.fields(asked) if x.name not in free
     )
-    if asked.model != TWIN or asked.by not in (None, Counts.by) or not left_out:
+    if asked.model != TWIN or asked.by not in (None, MethodName.MARGINALS) or not left_out:
         raise ValueError(
             f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
             "--overwrite and --json alone, or the table itself"
