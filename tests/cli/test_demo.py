@@ -17,7 +17,7 @@ from discreet.interfaces.cli._demo import (
     may_overwrite,
     simulated,
 )
-from discreet.interfaces.cli._methods import BySums
+from discreet.interfaces.cli._sums import BySums
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE
 
 RUN = CliRunner()

@@ -12,9 +12,10 @@ import discreet as dp
 from discreet import random
 from discreet.interfaces.cli import _fit, _predict, _terminal
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps, fit_again
 from discreet.interfaces.cli._options import LINEAR, REGRESSIONS, MethodName, choose_model
 from discreet.interfaces.cli._report import npz, summarise
+from discreet.interfaces.cli._steps import InSteps
+from discreet.interfaces.cli._twin import fit_again
 from discreet.methods import choose
 from discreet.methods.inference._result import Share
 from discreet.privacy.clipping import AdaptiveClipping

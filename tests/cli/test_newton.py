@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import BySums
 from discreet.interfaces.cli._report import NO_INTERVAL, summarise
+from discreet.interfaces.cli._sums import BySums
 from discreet.methods.newton import NewtonPlan
 
 RUN = CliRunner()

@@ -11,10 +11,10 @@ import discreet as dp
 from discreet._validate import ENDS, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._fit import Asked
-from discreet.interfaces.cli._methods import BySums
 from discreet.interfaces.cli._options import LINEAR
 from discreet.interfaces.cli._report import draw_picture, facts_in
 from discreet.interfaces.cli._statement import about_words, price_words
+from discreet.interfaces.cli._sums import BySums
 from discreet.interfaces.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:

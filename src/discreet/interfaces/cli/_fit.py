@@ -7,19 +7,15 @@ from pathlib import Path
 import discreet as dp
 from discreet._validate import integer, positive
 from discreet.interfaces.cli import _options as options
+from discreet.interfaces.cli._choose import check_method, class_for
 from discreet.interfaces.cli._convert import how_converted
 from discreet.interfaces.cli._formula import ByFormula, check_formula
-from discreet.interfaces.cli._methods import (
-    Counts,
-    OfRecords,
-    check_method,
-    class_for,
-    fit_again,
-)
+from discreet.interfaces.cli._of_records import OfRecords
 from discreet.interfaces.cli._options import choose_model
 from discreet.interfaces.cli._report import COUNTS
 from discreet.interfaces.cli._run import check_folder, joined, remember
 from discreet.interfaces.cli._terminal import on_terminal, refusing, settings, with_options_of
+from discreet.interfaces.cli._twin import Counts, fit_again
 
 MOST_DRAWS = 10_000_000
 
