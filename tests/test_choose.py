@@ -167,7 +167,7 @@ def test_a_line_of_persons_with_several_rows_has_one_method() -> None:
         (choose.choose("line", shared=True), "weights", "several processes"),
     ],
 )
-def test_what_a_method_lacks_is_refused(choice: choose.Choice, option: str, words: str) -> None:
+def test_what_a_method_lacks_is_refused(choice: choose.Chosen, option: str, words: str) -> None:
     with pytest.raises(RefusedError, match=words):
         choice.refuse([option])
     choice.refuse(["ledger"])

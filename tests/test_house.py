@@ -186,7 +186,7 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
 
 
 def test_methods_refuse_traces_and_several_processes_in_one_place() -> None:
-    """One of them, selection, did not refuse traces; a loop meets its other processes first."""
+    """One of them did not refuse traces; a loop meets its other processes first."""
     lacking = set()
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -453,7 +453,7 @@ def test_events_are_imported_without_accountants(first: str) -> None:
         ("methods/moments.py", "from discreet import tabular", test_imports_go_in_one_direction),
         (
             "tabular/models/_a.py",
-            "from discreet.tabular.scores import select",
+            "from discreet.tabular.scores import compare",
             test_imports_go_in_one_direction,
         ),
         (

@@ -59,7 +59,7 @@ LACKS = {
 """The options that a method lacks, and why."""
 
 
-class Choice(NamedTuple):
+class Chosen(NamedTuple):
     """A method, and why it is not the usual one of the model; empty if it is."""
 
     method: str
@@ -79,7 +79,7 @@ class Choice(NamedTuple):
 
 def choose(
     family: str, *, max_rows: int = 1, settings: Sequence[str] = (), shared: bool = False
-) -> Choice:
+) -> Chosen:
     """Choose the method of a regression.
 
     Args:
@@ -89,12 +89,12 @@ def choose(
         shared: True if several processes share the fit.
     """
     if settings:
-        return Choice(STEPS, f"{', '.join(settings)} ask for steps")
+        return Chosen(STEPS, f"{', '.join(settings)} ask for steps")
     if family != LINE:
-        return Choice(NEWTON)
+        return Chosen(NEWTON)
     if max_rows > 1:
-        return Choice(STEPS, "a line of persons with several rows is fitted in steps")
-    return Choice(STEPS, "several processes fit a line in steps") if shared else Choice(MOMENTS)
+        return Chosen(STEPS, "a line of persons with several rows is fitted in steps")
+    return Chosen(STEPS, "several processes fit a line in steps") if shared else Chosen(MOMENTS)
 
 
 def plan_of(family: str, *, num_classes: int = 2, max_rows: int = 1, **terms: Any) -> PlanOfSums:
@@ -211,7 +211,7 @@ def fit(
         if init:
             raise
         if weights is not None:
-            Choice(STEPS, str(error).rstrip(".")).refuse(["weights"])
+            Chosen(STEPS, str(error).rstrip(".")).refuse(["weights"])
         warnings.warn(
             f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2
         )

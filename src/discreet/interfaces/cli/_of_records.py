@@ -152,7 +152,7 @@ class OfRecords(Method, ABC):
 
     def why_not_weighed(self) -> str:
         """Why the method cannot apply survey weights."""
-        return dp.choose.Choice(dp.choose.STEPS).lacks("weights")
+        return dp.choose.Chosen(dp.choose.STEPS).lacks("weights")
 
     def read(self) -> None:
         """Find the model's function and read the records."""

@@ -127,7 +127,7 @@ def spectrum(
     return lowered(values, least, total), vectors
 
 
-class Likelihood(NamedTuple):
+class NormalLikelihood(NamedTuple):
     """A normal likelihood of theta: exp(-theta @ precision @ theta / 2 + pull @ theta)."""
 
     precision: Matrix
@@ -170,7 +170,7 @@ class Prior:
         matrices = [self.matrix(float(scale)) for scale in SCALES]
         return [(matrix, np.linalg.slogdet(matrix)[1]) for matrix in matrices]
 
-    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+    def mixture(self, likelihood: NormalLikelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
         evidence = []
         means = []
@@ -191,7 +191,7 @@ class Prior:
         ) @ off
 
     def draws(
-        self, likelihood: Likelihood, rng: np.random.Generator
+        self, likelihood: NormalLikelihood, rng: np.random.Generator
     ) -> Float[np.ndarray, "draw latent"]:
         """Draws of theta where each weight has a scale of its own, the same for all outputs, by Gibbs sampling.
 
@@ -238,7 +238,7 @@ class NormalPrior:
     mean: Vector
     precision: Matrix
 
-    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+    def mixture(self, likelihood: NormalLikelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta; there is one scale."""
         del num_scales
         covariance = np.linalg.inv(likelihood.precision + self.precision)
@@ -270,7 +270,7 @@ class Evidence(NamedTuple):
             moved.
     """
 
-    likelihood: Likelihood
+    likelihood: NormalLikelihood
     noise: float
     extra: float
 
@@ -316,7 +316,7 @@ def settle(
         # seen = curvature @ theta + Normal(0, sampling + noise I + more along).
         whole = sampling + noise * ones + more * (ones if along is None else along)
         solved = np.linalg.solve(whole, curvature)
-        found = Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
+        found = Evidence(NormalLikelihood(curvature @ solved, solved.T @ seen), noise, more)
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         spread = float(np.trace(covariance))
         moved = np.abs(mean - around).max()

@@ -39,7 +39,7 @@ class _Invented:
         self._rng = rng
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
-        """A sum with noise; a matrix is made symmetric, as `_Records` does."""
+        """A sum with noise; a matrix is made symmetric, as `_Releases` does."""
         if self._plan.family == CLASSES:
             public = public._replace(theta=public.theta.reshape(self._plan.outputs, -1).T)
         found = np.asarray(

@@ -18,7 +18,7 @@ from jaxtyping import PRNGKeyArray
 
 from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, require, shown
-from discreet.methods.choose import STEPS, Choice, choose, fit_sums, plan_of
+from discreet.methods.choose import STEPS, Chosen, choose, fit_sums, plan_of
 from discreet.methods.inference import DPSVI, DPSVIResult
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -306,7 +306,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def _choice(self) -> Choice:
+    def _choice(self) -> Chosen:
         """The method of the fit."""
         family = self._family()["family"]
         return choose(family, max_rows=self.max_rows, settings=list(self._settings))

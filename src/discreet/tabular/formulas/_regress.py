@@ -291,7 +291,7 @@ def _by_moments(
 ) -> Fitted:
     """By `fit_moments`."""
     if paid_by.get("checkpoint") is not None:
-        choose.Choice(choose.MOMENTS, "gaussian without groups has no checkpoint").refuse(
+        choose.Chosen(choose.MOMENTS, "gaussian without groups has no checkpoint").refuse(
             ["checkpoint"]
         )
     result = choose.fit_sums(key, rows.x, rows.y, plan, **rows.how, **paid_by)

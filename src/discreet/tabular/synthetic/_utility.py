@@ -23,7 +23,7 @@ from discreet.methods.plots import Shares
 from discreet.methods.predict import classification_metrics
 from discreet.tabular.models import Levels
 from discreet.tabular.synthetic._marginals import associations, marginal_distances
-from discreet.tabular.synthetic._report import Comparison, UtilityReport
+from discreet.tabular.synthetic._report import Resemblance, UtilityReport
 from discreet.tabular.tables import Column, DataError, Kind, Schema
 
 if TYPE_CHECKING:
@@ -325,11 +325,11 @@ def utility_report(
     )
 
 
-def _compare(table: Encoded, evaluation: Encoded, targets: list[Column]) -> Comparison:
+def _compare(table: Encoded, evaluation: Encoded, targets: list[Column]) -> Resemblance:
     fine = Levels(evaluation.schema)
     coarse = Levels(evaluation.schema, _FEW_SLICES)
     ours, theirs = (associations(coarse, _rows(coarse, each)) for each in (table, evaluation))
-    return Comparison(
+    return Resemblance(
         prediction={column.name: score(column, table, evaluation) for column in targets},
         marginals=marginal_distances(table.table, evaluation.table, table.schema, non_private=True),
         association={pair: ours[pair] - theirs[pair] for pair in ours},
