@@ -121,7 +121,8 @@ def fit_sums(
     if isinstance(plan, NewtonPlan):
         return fit_newton(key, x, y, plan, **how)
     taken = ("mask", "weights", "person", "ledger")
-    return fit_moments(key, x, y, plan, **{name: how[name] for name in taken if name in how})
+    given = {name: how[name] for name in taken if how.get(name) is not None}
+    return fit_moments(key, x, y, plan, **given)
 
 
 @in_own_settings

@@ -21,6 +21,7 @@ class NamedRegression(NamedTuple):
 
     kind: Kind  # Of the target
     family: str  # As `choose.plan_of` takes it
+    likelihood: str  # As `predict.likelihood_of` takes it
     model: Any  # Of (x, y, mask); of classes, what makes it from their number
 
     def num_classes(self, schema: Schema) -> int:
@@ -45,9 +46,13 @@ class NamedRegression(NamedTuple):
 
 
 REGRESSIONS = {
-    "logistic": NamedRegression(Kind.BINARY, "binary", logistic_regression),
-    "multinomial": NamedRegression(Kind.CATEGORICAL, "classes", multinomial_regression),
-    "linear": NamedRegression(Kind.REAL, LINE, linear_regression),
-    "poisson": NamedRegression(Kind.COUNT, "counts", poisson_regression),
-    "negative-binomial": NamedRegression(Kind.COUNT, "counts", negative_binomial_regression),
+    "logistic": NamedRegression(Kind.BINARY, "binary", "bernoulli", logistic_regression),
+    "multinomial": NamedRegression(
+        Kind.CATEGORICAL, "classes", "categorical", multinomial_regression
+    ),
+    "linear": NamedRegression(Kind.REAL, LINE, "gaussian", linear_regression),
+    "poisson": NamedRegression(Kind.COUNT, "counts", "poisson", poisson_regression),
+    "negative-binomial": NamedRegression(
+        Kind.COUNT, "counts", "negative_binomial", negative_binomial_regression
+    ),
 }

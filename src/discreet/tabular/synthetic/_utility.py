@@ -186,6 +186,7 @@ def _predicted(
 def _of_classes(column: Column, y: np.ndarray, table: Float[np.ndarray, "row class"]) -> Scores:
     from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
+    table = table / table.sum(axis=1, keepdims=True)
     scores = {ACCURACY: float(accuracy_score(y, table.argmax(axis=1)))}
     if len(column.categories) == 2:
         scores[AUC] = float(roc_auc_score(y, table[:, 1])) if len(np.unique(y)) == 2 else math.nan
