@@ -17,6 +17,7 @@ import _tables
 import adult_twin
 import numpy as np
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 
 import discreet as dp
 from discreet.methods.newton import fit_newton
@@ -53,17 +54,13 @@ def main() -> None:
     result = fit_newton(dp.random.key(), train.x, train.y, found.plan, levels=are_levels(public))
     draws = result.to_predict
     logits = draws["intercept"][:, None] + draws["weights"] @ test.x.T
-    reached = dp.predict.classification_metrics(
-        test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0), non_private=True
-    )
+    reached = roc_auc_score(test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0))
     unprotected = LogisticRegression(max_iter=2_000).fit(train.x, train.y)
-    exact = dp.predict.classification_metrics(
-        test.y, unprotected.predict_proba(test.x)[:, 1], non_private=True
-    )
-    lost, promised = exact.auc - reached.auc, found.asked.best - found.asked.score
+    exact = roc_auc_score(test.y, unprotected.predict_proba(test.x)[:, 1])
+    lost, promised = exact - reached, found.asked.best - found.asked.score
     print(f"Adult at epsilon = {arguments.epsilon:g}, test rows (not private):")
     print(
-        f"  AUC {reached.auc:.4f}, without privacy {exact.auc:.4f}; lost {lost:.4f}, promised {promised:.4f}"
+        f"  AUC {reached:.4f}, without privacy {exact:.4f}; lost {lost:.4f}, promised {promised:.4f}"
     )
     print(f"  noise over sampling {result.ratio:.2f}, promised {found.asked.ratio:.2f}")
     print(f"  {result.statement.use}, promised {found.asked.use}")

@@ -21,7 +21,7 @@ import discreet as dp
 from discreet.methods.moments import MomentsPlan, fit_moments
 from discreet.methods.newton import NewtonPlan, fit_newton
 from discreet.tabular.private_schema import PrivateSchemaPlan
-from discreet.tabular.scores import ComparisonPlan, ScorePlan, SelectionPlan
+from discreet.tabular.scores import ComparisonPlan, ScorePlan
 from discreet.tabular.tables import schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -188,19 +188,6 @@ def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: A
     return dp.standardise.private_standardisation(
         key, x[:, None], low=0, high=1, plan=terms, **options
     )
-
-
-@method(dp.scores.select, SUM - {"max_rows"})
-def selected(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
-    of_runs = {
-        name: value for name, value in options.items() if name in ("person", "non_private_seed")
-    }
-
-    def candidate(key: Any, ledger: Any) -> tuple[float, None]:
-        return scored(key, x, relation, ledger=ledger, **of_runs).accuracy.value, None
-
-    terms = SelectionPlan(costs=(score_plan(relation),), delta=1e-6, mean_runs=1.5)
-    return dp.scores.select(key, [candidate], terms, **options)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -39,7 +39,6 @@ from tests.methods import (
     same,
     score_plan,
     scored,
-    selected,
     standardised,
 )
 
@@ -90,8 +89,6 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
         except ValueError as error:
             return str(error)
 
-    # The runs of a selection have ledgers of their own, without a path.
-    monkeypatch.setattr(dp.scores._selection._Run, "path", None, raising=False)
     monkeypatch.setattr(Act, "begin", together)
     key = dp.random.key()
     with ThreadPoolExecutor(2) as pool:
@@ -107,7 +104,7 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     spent = profile(debit.event, ADD, slack=found[0].plan.slack)
     assert statement.epsilon == spent.epsilon(statement.delta)
     assert f"Debited as entry {statement.receipt.number}" in str(statement)
-    assert ("Proved before it ran" in str(statement)) == (method not in (one_sample, selected))
+    assert ("Proved before it ran" in str(statement)) == (method is not one_sample)
     # Used, it is refused before the records are looked at; so is a plan that the ledger does not
     # hold.
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
@@ -162,14 +159,14 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize(
-    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)]
+    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample)]
 )
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together they cost what the plan does, and not less: that would be noise for nothing.
 
-    Fits in steps compare their whole loop with the plan; a posterior sample and a selection have no
+    Fits in steps compare their whole loop with the plan; a posterior sample has no
     noise of their own.
     """
     compared: list[Any] = []
@@ -201,7 +198,7 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
 
 
 @pytest.mark.parametrize(
-    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)]
+    "method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample)]
 )
 def test_there_are_as_many_releases_as_planned_each_with_a_key_of_its_own(
     method: Method, monkeypatch: pytest.MonkeyPatch
@@ -438,8 +435,6 @@ def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(
     with pytest.raises(ValueError, match="can be repeated"):
         method(dp.random.key(3), ledger=ledger, **allowed)
     assert not ledger.debits
-    if method is selected:  # its runs are charged to ledgers of their own
-        return
     found = method(dp.random.key(3), **allowed)
     assert found.statement.reproducible
     assert "reproducible: not private" in str(found.statement)
@@ -602,7 +597,6 @@ OF_SEVERAL_RELEASES = (
     by_newton,
     of_a_model,
     counted,
-    selected,
 )
 
 

@@ -61,10 +61,6 @@ print(dp.random.normal(dp.random.key(), (2**14,)).shape)  # long enough to be as
         ("import discreet.tabular.estimators", "tables"),
         ("import discreet as dp; dp.tables.read_table", "tables"),
         (
-            "import numpy as np, discreet as dp\ndp.predict.classification_metrics([0, 1], [.1, .9], non_private=True)",
-            "tables",
-        ),
-        (
             "import discreet as dp\nfrom discreet.interfaces.page import write_report\n"
             "from discreet.privacy.report import make_statement\n"
             "plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9, num_steps=1, num_records=9)\n"

@@ -186,7 +186,7 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
 
 
 def test_methods_refuse_traces_and_several_processes_in_one_place() -> None:
-    """One of them, selection, did not refuse traces; a loop meets its other processes first."""
+    """One of them did not refuse traces; a loop meets its other processes first."""
     lacking = set()
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -316,6 +316,51 @@ def test_models_run_in_one_thread_at_a_time() -> None:
     )
 
 
+# Where a product rounds as JAX's global setting says, the bound of a sum is none, and a key hides
+# two values with one noise.
+WITH_PRODUCTS = ("privacy/", "methods/newton/", "methods/moments/")
+PRODUCTS = {"dot", "einsum", "matmul", "tensordot", "vdot", "dot_general"}
+OF_RELEASES = "posterior draws, from releases alone"
+UNPINNED = {
+    ("methods/newton/_far.py", "decided_by"): "NumPy's, of artificial records",
+    ("methods/newton/_sampling.py", "_log_density"): OF_RELEASES,
+    ("methods/newton/_sampling.py", "_sweeps"): OF_RELEASES,
+    ("methods/newton/_sampling.py", "draw"): OF_RELEASES,
+}
+"""Functions in files that compute with JAX whose products need no precision, and why."""
+
+
+def products_of(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, int]]:
+    """The outermost functions with a product that has no precision, with their lines; NumPy's by name are fine."""
+    for node in ast.iter_child_nodes(tree):
+        named = isinstance(node, ast.FunctionDef | ast.ClassDef) and not inside
+        function = node.name if named else inside
+        called = node.func if isinstance(node, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        host = isinstance(called, ast.Attribute) and ast.unparse(called.value) == "np"
+        pinned = any(word.arg == "precision" for word in getattr(node, "keywords", ()))
+        product = name in PRODUCTS or (called and ast.unparse(called).endswith(".inner"))
+        if isinstance(getattr(node, "op", None), ast.MatMult) or (product and not (host or pinned)):
+            yield function, node.lineno
+        yield from products_of(node, function)
+
+
+def test_products_of_records_and_keys_have_a_precision() -> None:
+    wrong = []
+    without = {place for place in UNPINNED if (PACKAGE / place[0]).is_file()}
+    for path in sources():
+        file = name_of(path)
+        text = path.read_text(encoding="utf-8")
+        on_host = not re.search(r"jax\.numpy|jax\.(lax|vmap|jit|grad)\b|\brun_once\b", text)
+        if not file.startswith(WITH_PRODUCTS) or on_host:
+            continue
+        found = list(products_of(ast.parse(text)))
+        without -= {(file, function) for function, _ in found}
+        wrong += [f"{file}:{line}" for of, line in found if (file, of) not in UNPINNED]
+    assert not wrong, "use _jax.exact_product: " + ", ".join(wrong)
+    assert not without, f"these need no exception: {without}"
+
+
 def test_every_package_is_known() -> None:
     rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
     assert rooms <= set(ORDER), f"modules that no storey's page lists: {sorted(rooms - set(ORDER))}"
@@ -408,7 +453,7 @@ def test_events_are_imported_without_accountants(first: str) -> None:
         ("methods/moments.py", "from discreet import tabular", test_imports_go_in_one_direction),
         (
             "tabular/models/_a.py",
-            "from discreet.tabular.scores import select",
+            "from discreet.tabular.scores import compare",
             test_imports_go_in_one_direction,
         ),
         (
@@ -487,6 +532,26 @@ def test_events_are_imported_without_accountants(first: str) -> None:
             "tabular/synthetic/_draw.py",
             "from discreet import tables",
             test_what_makes_synthetic_data_imports_no_reader_of_tables,
+        ),
+        *(
+            (
+                place,
+                f"import jax.numpy as jnp\n{text}",
+                test_products_of_records_and_keys_have_a_precision,
+            )
+            for place in (
+                "privacy/random/_key.py",
+                "methods/newton/_sums.py",
+                "methods/moments/_a.py",
+            )
+            for text in (
+                "def f(x):\n    return x.T @ x",
+                "f = lambda x: x.dot(x)",
+                "def f(x):\n    x @= x",
+                "def f(x):\n    return jnp.inner(x, x)",
+                "def f(x):\n    return jnp.einsum('ij,ik->jk', x, x)",
+                "from jax.numpy import matmul\n\nmatmul(1, 2)",
+            )
         ),
         ("privacy/random/key.py", "", test_files_in_a_package_are_private),
         (

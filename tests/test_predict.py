@@ -10,11 +10,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import expit, softmax
-from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from discreet.methods.predict import (
     class_probabilities,
-    classification_metrics,
     linear_predictor,
     probit_probabilities,
 )
@@ -175,73 +173,3 @@ def test_linear_predictor_refuses(options: Any, message: str) -> None:
         linear_predictor(X, **options)
     with pytest.raises(ValueError, match="at least 0"):
         probit_probabilities(0.0, [1.0, math.nan])
-
-
-# --- metrics -----------------------------------------------------------------------------------
-
-
-def test_metrics_agree_with_scikit_learn_and_hand_counts() -> None:
-    p = RNG.uniform(size=2000)
-    y = (RNG.uniform(size=2000) < p).astype(int)
-    found = classification_metrics(y, p, non_private=True)
-    assert found.accuracy == pytest.approx(np.mean((p > 0.5) == y))
-    assert found.auc == pytest.approx(roc_auc_score(y, p))
-    assert found.log_loss == pytest.approx(log_loss(y, p))
-    bins = np.minimum((p * 10).astype(int), 9)
-    by_hand = sum(abs(np.sum(y[bins == b]) - np.sum(p[bins == b])) for b in range(10)) / 2000
-    assert found.calibration_error == pytest.approx(by_hand)
-    assert found.counts.tolist() == np.bincount(bins).tolist()
-    # Calibrated by construction; the same ranks with squared probabilities are not.
-    assert found.calibration_error < 0.05
-    squeezed = classification_metrics(y, p**3, non_private=True)
-    assert squeezed.calibration_error > 0.2
-    assert squeezed.auc == pytest.approx(found.auc)
-    assert brier_score_loss(y, p) < brier_score_loss(y, p**3)
-
-
-def test_metrics_of_three_classes_and_of_one() -> None:
-    table = softmax(RNG.normal(size=(500, 3)), axis=1)
-    y = np.array([RNG.choice(3, p=row) for row in table])
-    found = classification_metrics(y, table, non_private=True)
-    assert found.auc == pytest.approx(roc_auc_score(y, table, multi_class="ovr"))
-    assert found.accuracy == pytest.approx(np.mean(table.argmax(axis=1) == y))
-    assert found.counts.sum() == 500
-    assert found.calibration_error < 0.1
-    alone = classification_metrics([1, 1], [0.9, 0.8], non_private=True)
-    assert math.isnan(alone.auc)
-    assert alone.calibration_error == pytest.approx(0.15)
-
-
-def test_plot_is_grey() -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    axes = classification_metrics([0, 1, 1], [0.2, 0.7, 0.9], non_private=True).plot()
-    for line in axes.get_lines():
-        red, green, blue = matplotlib.colors.to_rgb(line.get_color())
-        assert red == green == blue
-    pyplot.close(axes.figure)
-
-
-@pytest.mark.parametrize(
-    ("y", "p", "message"),
-    [
-        ([0, 1], [0.5], "shape"),
-        ([0, 2], [0.5, 0.5], "no class"),
-        ([0, 0.5], [0.5, 0.5], "no class"),
-        ([0, 1], [0.5, 1.5], "outside"),
-        ([0, 1], [[0.5, 0.1], [0.2, 0.8]], "sum to 1"),
-        ([0, 1], [math.nan, 0.5], "outside"),
-        ([], [], "at least one row"),
-    ],
-)
-def test_metrics_refuse(y: Any, p: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        classification_metrics(y, p, non_private=True)
-
-
-def test_metrics_are_asked_for_by_name() -> None:
-    with pytest.raises(ValueError, match="non_private=True"):
-        classification_metrics([0, 1], [0.2, 0.8])

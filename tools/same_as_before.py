@@ -31,6 +31,7 @@ def run_all() -> dict[str, tuple[str, str]]:
 
     import discreet as dp
     from discreet.methods.moments import MomentsPlan, fit_moments
+    from discreet.methods.newton import ModelPlan, NewtonPlan, fit_newton
     from discreet.tabular.tables import schema_from_bounds
 
     warnings.simplefilter("ignore")
@@ -75,6 +76,16 @@ def run_all() -> dict[str, tuple[str, str]]:
         terms = MomentsPlan.calibrate(epsilon=1.0, delta=1e-6, num_features=2, num_records=3_000)
         return fit_moments(dp.random.key(7), x, y, terms, person="id")
 
+    def newton(family: str, target: Any) -> Any:
+        shape = {"family": family, "num_features": 2, "num_records": 3_000}
+        terms = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, **shape)
+        return fit_newton(dp.random.key(7), x, target, terms)
+
+    def of_a_model() -> Any:
+        terms = ModelPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=3_000)
+        fit = dp.DPNewton(model, plan=terms)
+        return fit.run(dp.random.key(7), small, y=labels, progress_bar=False)
+
     def counts() -> Any:
         terms = dp.marginals.MarginalsPlan.calibrate(
             schema_from_bounds("a=0:9,b=no|yes"), epsilon=1.0, delta=1e-6
@@ -94,6 +105,9 @@ def run_all() -> dict[str, tuple[str, str]]:
         "chain": chain,
         "one sample": one_sample,
         "moments": moments,
+        "newton": lambda: newton("binary", labels),
+        "newton, counts": lambda: newton("counts", np.floor(3 * np.abs(y))),
+        "newton, a model": of_a_model,
         "counts": counts,
         "scores": scores,
         "scores, persons": lambda: scores(groups=np.arange(3_000) // 2, max_rows=2),

@@ -45,7 +45,7 @@ _HOME = {
     "compare": "scores",
     "describe": "marginals",
     "exponential_mechanism": "mechanisms",
-    "fit": "newton",
+    "fit": "choose",
     "gaussian_mechanism": "mechanisms",
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.interfaces import compat as compat, page as page
     from discreet.methods import (
         audit as audit,
+        choose as choose,
         inference as inference,
         inference_data as inference_data,
         moments as moments,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         plots as plots,
         predict as predict,
     )
+    from discreet.methods.choose import fit as fit
     from discreet.methods.inference import (
         DPSGLD as DPSGLD,
         DPSVI as DPSVI,
@@ -77,7 +79,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         OnePosteriorSample as OnePosteriorSample,
         load_result as load_result,
     )
-    from discreet.methods.newton import DPNewton as DPNewton, fit as fit
+    from discreet.methods.newton import DPNewton as DPNewton
     from discreet.privacy import (
         accounting as accounting,
         act as act,

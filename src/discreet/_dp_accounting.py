@@ -35,7 +35,6 @@ from dp_accounting.dp_event import (  # noqa: E402
     NoOpDpEvent as NoOpDpEvent,
     PoissonSampledDpEvent as PoissonSampledDpEvent,
     RandomizedResponseDpEvent as RandomizedResponseDpEvent,
-    RepeatAndSelectDpEvent as RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent as SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent as SelfComposedDpEvent,
     TruncatedSubsampledGaussianDpEvent as TruncatedSubsampledGaussianDpEvent,

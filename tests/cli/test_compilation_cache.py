@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from discreet._jax import reset_compilation_cache
 from discreet.interfaces.cli import _run
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps
+from discreet.interfaces.cli._steps import InSteps
 
 RUN = CliRunner()
 # A cell and its encoded values: in a file of the cache they would show as the bytes of a float32 or

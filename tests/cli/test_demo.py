@@ -17,7 +17,7 @@ from discreet.interfaces.cli._demo import (
     may_overwrite,
     simulated,
 )
-from discreet.interfaces.cli._methods import Moments
+from discreet.interfaces.cli._sums import BySums
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE
 
 RUN = CliRunner()
@@ -75,7 +75,7 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return result, dp.random.key(0)
 
-    monkeypatch.setattr(Moments, "release", release)
+    monkeypatch.setattr(BySums, "release", release)
 
 
 def test_demo_in_words(tmp_path: Path, no_fit) -> None:

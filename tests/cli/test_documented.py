@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet import audit, planning
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps, OfRecords
+from discreet.interfaces.cli._of_records import OfRecords
+from discreet.interfaces.cli._steps import InSteps
 from discreet.privacy.report import make_statement
 from discreet.tabular.marginals import fit_twins
 from discreet.tabular.tables import describe_features, encode, read_table, schema_from_toml

@@ -9,12 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import moments, random
+from discreet import random
 from discreet.interfaces.cli import _fit, _predict, _terminal
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps, Moments, fit_again
-from discreet.interfaces.cli._options import FAMILIES, MethodName, choose_model
+from discreet.interfaces.cli._options import LINEAR, REGRESSIONS, MethodName, choose_model
 from discreet.interfaces.cli._report import npz, summarise
+from discreet.interfaces.cli._steps import InSteps
+from discreet.interfaces.cli._twin import fit_again
+from discreet.methods import choose
 from discreet.methods.inference._result import Share
 from discreet.privacy.clipping import AdaptiveClipping
 from discreet.privacy.random import claim
@@ -49,7 +51,7 @@ def arguments(path, *more: str, **changes: str | None) -> list[str]:
         "epsilon": "1",
     }
     options |= {"out": str(path.parent / "out"), **changes}
-    if options["model"] in FAMILIES and "by" not in options:
+    if options["model"] in REGRESSIONS and options["model"] != LINEAR and "by" not in options:
         options["by"] = "svi"  # what is stubbed here; tests/cli/test_newton.py fits
     given = [
         [f"--{name.replace('_', '-')}", value]
@@ -654,7 +656,7 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
     outcome = RUN.invoke(app, hopeless)
     assert outcome.exit_code == 2
     assert (
-        "Likely not usable: the model has 5 parameters. The sums of 2,000 records can show 4e+02"
+        "Likely not usable: the model has 6 parameters. The sums of 2,000 records can show 3.3e+02"
         in said(outcome)
     )
     outcome = RUN.invoke(app, [*hopeless, "--yes", "--json"])
@@ -670,7 +672,7 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
 def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:
     outcome = RUN.invoke(app, line(heights, "--dry-run"))
     assert outcome.exit_code == 0, outcome.stderr
-    assert "9 releases of noisy sums of products" in said(outcome)
+    assert "9 noisy sums, to which a record adds at most 1" in said(outcome)
     facts = json.loads(RUN.invoke(app, line(heights, "--dry-run", "--json")).stdout)
     assert 0.99 < facts["epsilon"] <= 1
     assert not Path("out").exists()
@@ -688,6 +690,7 @@ def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:
             "--by moments is for --model linear, and takes no steps",
         ),
         ({"by": "moments", "schema": "persons"}, "--by moments takes one row a person"),
+        ({"checkpoint": "saved"}, "noisy moments take seconds"),
         ({"relation": "replace-one", "num_records": "1000"}, "the plan says num_records=1000"),
     ],
 )
@@ -708,22 +711,10 @@ def test_what_moments_are_not_for_is_refused(heights, no_fit, changes, needle) -
 def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit, monkeypatch) -> None:
     # that of the checkpoint goes with the test
     monkeypatch.setattr(_terminal.settings, "continue_with", None)
-    for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
+    saved = {"by": "svi", "checkpoint": str(heights.parent / "saved")}
+    for changes in ({"steps": "10"}, {"by": "svi"}, saved):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
-
-
-def test_a_line_on_a_large_table_is_fitted_in_steps_by_default(
-    heights, no_fit, monkeypatch
-) -> None:
-    monkeypatch.setattr(Moments, "most_cells", 7_999)  # 2,000 records of 4 features
-    assert RUN.invoke(app, line(heights)).exit_code == 0
-    assert [(plan.num_steps, records.num_records) for _, plan, records, _ in no_fit] == [
-        (1_000, 2_000)
-    ]
-    monkeypatch.setattr(Moments, "most_cells", 8_000)
-    assert RUN.invoke(app, line(heights, "--overwrite")).exit_code == 0
-    assert len(no_fit) == 1
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -733,7 +724,7 @@ def test_a_line_that_is_interrupted_says_whether_it_spent(heights, monkeypatch, 
             claim(random.subkey(key, random.Purpose.MOMENTS))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(moments, "fit_moments", stop)
+    monkeypatch.setattr(choose, "fit_moments", stop)
     outcome = RUN.invoke(app, line(heights))
     assert outcome.exit_code == 130
     assert ("count the ε of the whole plan as spent" in said(outcome)) == released

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps
 from discreet.interfaces.cli._report import write_picture
+from discreet.interfaces.cli._steps import InSteps
 from discreet.methods.inference import Trace
 from discreet.privacy.report import make_statement
 from discreet.tabular.tables import schema_from_bounds

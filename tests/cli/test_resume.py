@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import OfRecords
+from discreet.interfaces.cli._of_records import OfRecords
 from discreet.interfaces.cli._terminal import settings
 from discreet.methods.inference._checkpoint import Checkpoint
 from discreet.methods.inference._saved import FILE

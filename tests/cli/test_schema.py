@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from discreet.interfaces.cli import _private_schema
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps
+from discreet.interfaces.cli._steps import InSteps
 from discreet.privacy.act import Act
 from discreet.privacy.report import make_statement
 from discreet.tabular.tables import (

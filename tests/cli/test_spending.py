@@ -13,7 +13,7 @@ import discreet as dp
 from discreet import ledger
 from discreet.interfaces.cli import _options, _report, _terminal
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps
+from discreet.interfaces.cli._steps import InSteps
 from discreet.privacy.act import Act
 from discreet.privacy.random import claim
 from discreet.privacy.report import make_statement

@@ -16,8 +16,8 @@ import discreet as dp
 from discreet import random
 from discreet.interfaces.cli import _report
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import TwinInSteps
 from discreet.interfaces.cli._options import choose_model
+from discreet.interfaces.cli._steps import TwinInSteps
 from discreet.methods.inference import DPSVI, load_result
 from discreet.privacy.report import make_statement
 from discreet.storage import write_archive

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet.interfaces.cli._app import app
-from discreet.interfaces.cli._methods import InSteps
+from discreet.interfaces.cli._steps import InSteps
 from discreet.tabular.tables import _convert, _files, _read, convert, open_records, schema_from_toml
 
 RUN = CliRunner()

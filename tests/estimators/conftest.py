@@ -12,11 +12,12 @@ import pytest
 from sklearn import linear_model
 
 from discreet import random
+from discreet.methods import choose
 from discreet.methods.inference import DPSVIResult
 from discreet.methods.moments import MomentsResult
 from discreet.methods.newton import NewtonResult
 from discreet.privacy.report import make_statement
-from discreet.tabular.estimators import _private, _regressions
+from discreet.tabular.estimators import _private
 from discreet.tabular.models import (
     linear_regression,
     logistic_regression,
@@ -167,5 +168,5 @@ def newton_without_privacy(
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
     monkeypatch.setattr(_private, "fit_in_steps", fit_without_privacy)
-    monkeypatch.setattr(_regressions, "fit_moments", line_without_privacy)
-    monkeypatch.setattr(_private, "fit_newton", newton_without_privacy)
+    monkeypatch.setattr(choose, "fit_moments", line_without_privacy)
+    monkeypatch.setattr(choose, "fit_newton", newton_without_privacy)

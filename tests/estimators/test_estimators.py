@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import discreet as dp
+from discreet.methods import choose
 from discreet.privacy.clipping import AdaptiveClipping
 from discreet.tabular.estimators import (
     LinearRegression,
@@ -25,7 +26,6 @@ from discreet.tabular.estimators import (
     NegativeBinomialRegression,
     PoissonRegression,
     _private,
-    _regressions,
 )
 from discreet.tabular.estimators._private import mean_over_draws
 from discreet.tabular.estimators._rows import BoundScaling
@@ -53,13 +53,13 @@ def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarr
         return stand_in(key, settings, plan, x, y)
 
     monkeypatch.setattr(_private, "fit_in_steps", spy)
-    line = _regressions.fit_moments
+    line = choose.fit_moments
 
     def spy_of_line(key: Any, x: np.ndarray, y: np.ndarray, plan: Any, **options: Any) -> Any:
         records.append((x, y))
         return line(key, x, y, plan)
 
-    monkeypatch.setattr(_regressions, "fit_moments", spy_of_line)
+    monkeypatch.setattr(choose, "fit_moments", spy_of_line)
     return records
 
 

@@ -50,7 +50,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
         raise GotError(x, y, plan, how)
 
     monkeypatch.setattr(_regress, "fit_newton", stop)
-    monkeypatch.setattr(_regress, "fit_moments", stop)
+    monkeypatch.setattr(_regress.choose, "fit_moments", stop)
 
     def call(*words: Any, **options: Any) -> tuple[Any, ...]:
         with pytest.raises(GotError) as got:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 
 from discreet.tabular.marginals import Marginals, MarginalsPlan
-from discreet.tabular.marginals._release import PARTS
+from discreet.tabular.marginals._programs import PARTS
 
 
 def exact(plan: MarginalsPlan, table) -> Marginals:

@@ -19,7 +19,9 @@ from discreet.privacy.act import Act
 from discreet.tabular.marginals import (
     Marginals,
     MarginalsPlan,
-    _release as release_file,
+    _plan,
+    _programs,
+    _result,
     fit_twins,
     private_marginals,
 )
@@ -81,10 +83,10 @@ def test_a_tenth_is_for_choices_and_stronger_claims_are_refused(relation, monkey
         )
         with pytest.raises(dp.PrivacyError):
             plan.choosing(key)
-    count = release_file.count_cells
+    count = _programs.count_cells
     with monkeypatch.context() as fault:
         fault.setattr(
-            release_file,
+            _programs,
             "count_cells",
             lambda x, m, s, t, w, c: count(x, m, s, t, [2 * i for i in w], c),
         )
@@ -147,9 +149,7 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
 def test_what_noise_alone_would_add_is_taken_from_the_scores(fault, monkeypatch) -> None:
     """A pair of many cells is far from any model, by chance; nothing is gained by counting it."""
     if fault:
-        monkeypatch.setattr(
-            release_file.math, "sqrt", lambda x: 0.0 if x == 2 / math.pi else x**0.5
-        )
+        monkeypatch.setattr(_plan.math, "sqrt", lambda x: 0.0 if x == 2 / math.pi else x**0.5)
     plan = MarginalsPlan(
         schema=SCHEMA,
         tables=tuple((name,) for name in NAMES),
@@ -167,9 +167,9 @@ def test_what_noise_alone_would_add_is_taken_from_the_scores(fault, monkeypatch)
 def test_pairs_that_were_not_chosen_are_supposed_to_be_independent() -> None:
     plan = plan_for(slices=2, sums={})
     chosen = ("c", "a")
-    now = release_file.dataclasses.replace(plan, tables=(*plan.tables, chosen))
+    now = _plan.dataclasses.replace(plan, tables=(*plan.tables, chosen))
     counts = np.concatenate([[100.0, 200.0, 300.0]] * 3 + [[300.0, 300.0]] * 2 + [np.arange(9.0)])
-    found = CountMatrices.of(release_file.Marginals(now, counts, plan.state(reproducible=True)))
+    found = CountMatrices.of(_result.Marginals(now, counts, plan.state(reproducible=True)))
     assert found.counts[0, 0, 3:6].tolist() == pytest.approx([100 / 6, 200 / 6, 300 / 6])
     assert found.stddev[0, 0, 3] == pytest.approx(UNCHOSEN * plan.noise)
     assert found.counts[0, 6:9, 0:3].reshape(-1).tolist() == list(range(9))
@@ -196,7 +196,7 @@ def test_weights_of_pairs_to_be_chosen_are_one() -> None:
     plan = plan_for()
     for wrong in ({"weights": (1,) * 5 + (2, 1)}, {"choices": 1}, {"choice_epsilon": 0.0}):
         with pytest.raises(ValueError, match=r"weight of 1|choice_epsilon"):
-            release_file.dataclasses.replace(plan, **wrong)
+            _plan.dataclasses.replace(plan, **wrong)
 
 
 # --- sixty columns in the shell -----------------------------------------------------------------
@@ -339,7 +339,7 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
             for table, first in sides
         ]
     together, choices = plan.event().events
-    once = release_file.ComposedDpEvent([together, choices.event])
+    once = _plan.ComposedDpEvent([together, choices.event])
     scores = {"chosen": lambda x: x[:, 2], "counts": lambda x: x[:, 1]}
     how = {
         "delta": LOOP_DELTA,
@@ -370,9 +370,7 @@ def test_an_audit_of_the_whole_loop_finds_what_is_wrong_with_it(fault, monkeypat
     with monkeypatch.context() as planted:
         if fault == "chosen pairs have little noise":
             choosing = MarginalsPlan.choosing
-            less = release_file.dataclasses.replace(
-                plan, noise_multiplier=plan.noise_multiplier / 50
-            )
+            less = _plan.dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 50)
             wrong = lambda own, *rest: (choosing(own, *rest)[0], choosing(less, *rest)[1])  # noqa: E731
             planted.setattr(MarginalsPlan, "choosing", wrong)
             # Before it runs, the sum of the proofs is more than the plan.

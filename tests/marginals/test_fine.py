@@ -18,7 +18,7 @@ from discreet.tabular.marginals import (
     Marginals,
     MarginalsPlan,
     _estimates as estimates,
-    _release as release_file,
+    _programs,
     description_plan,
 )
 from discreet.tabular.tables import Column, Kind, Missing, Schema
@@ -272,14 +272,14 @@ def test_a_number_on_an_edge_is_in_the_part_that_begins_there() -> None:
     rng = np.random.default_rng(3)
     for column in SCHEMA.columns[:3]:
         plan = planned(Schema(columns=(dataclasses.replace(column, missing=Missing.REFUSE),)))
-        edges = plan.levels.part_edges(plan.schema.columns[0], release_file.PARTS)
+        edges = plan.levels.part_edges(plan.schema.columns[0], _programs.PARTS)
         low, high = column.limits
         numbers = np.concatenate([edges, np.nextafter(edges, low), rng.uniform(low, high, 999)])
         numbers = np.clip(numbers, low, high)
         numbers = numbers if column.kind is Kind.REAL else np.floor(numbers)
         cell = (plan.schema.columns[0], numbers, np.zeros(len(numbers), bool))
         found = plan.levels.of_cells([cell])[0]
-        part = plan.levels.parts_of(cell, found, release_file.PARTS)
+        part = plan.levels.parts_of(cell, found, _programs.PARTS)
         expected = np.searchsorted(edges, numbers, side="right") - 1
         expected = np.minimum(expected, len(edges) - 2)
-        np.testing.assert_array_equal(found.astype(int) * release_file.PARTS + part, expected)
+        np.testing.assert_array_equal(found.astype(int) * _programs.PARTS + part, expected)

@@ -22,7 +22,7 @@ from discreet.tabular.marginals import (
     MarginalsPlan,
     _describe as describe_file,
     _estimates as estimates_file,
-    _release as release_file,
+    _programs,
     _twins as twins_file,
     description_plan,
     epsilon_for_widths,
@@ -106,8 +106,8 @@ def test_the_proof_finds_the_event_and_refuses_planted_faults(relation, rows, mo
         refused(30)
     with monkeypatch.context() as planted:
         # Sums are clipped in L2.
-        clipped = release_file.clip_records
-        planted.setattr(release_file, "clip_records", lambda rows, norm, order: clipped(rows, norm))
+        clipped = _programs.clip_records
+        planted.setattr(_programs, "clip_records", lambda rows, norm, order: clipped(rows, norm))
         refused(31)
 
 

@@ -22,7 +22,7 @@ from discreet.tabular.marginals import (
     MarginalsPlan,
     _describe as describe_file,
     _estimates as estimates,
-    _release as release_file,
+    _exact,
     description_plan,
     private_marginals,
 )
@@ -118,13 +118,13 @@ def root_of_rows(monkeypatch) -> None:
 
 def all_rows(monkeypatch) -> None:
     """More rows of a person than are paid for."""
-    chosen = release_file.rows_of_persons
+    chosen = _exact.rows_of_persons
     monkeypatch.setattr(
-        release_file,
+        _exact,
         "rows_of_persons",
         lambda people, most, *, key: chosen(people, most + 1, key=key),
     )
-    monkeypatch.setattr(release_file._Measured, "_by_person", unbounded)
+    monkeypatch.setattr(_exact.Measured, "_by_person", unbounded)
 
 
 def unbounded(self, number, rows, values):
@@ -134,13 +134,13 @@ def unbounded(self, number, rows, values):
     return by_person(self, number, rows, values)
 
 
-by_person = release_file._Measured._by_person
+by_person = _exact.Measured._by_person
 
 
 def persons_by_rows(monkeypatch) -> None:
     """A person counts as often as it has rows in a category."""
     unique = lambda codes: np.sort(codes)  # noqa: E731
-    monkeypatch.setattr(release_file.np, "unique", unique)
+    monkeypatch.setattr(_exact.np, "unique", unique)
 
 
 WHOLE_PERSONS = [
@@ -248,7 +248,7 @@ def test_where_rows_stand_and_pieces_end_makes_no_difference(monkeypatch) -> Non
         expected[: sum(plan.cells)], kept.counts * np.repeat(plan.weights, plan.cells)
     )
     monkeypatch.setattr("discreet.tabular.tables._read.PIECE_ROWS", 70)
-    monkeypatch.setattr(release_file, "_ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(_exact, "_ROWS_AT_ONCE", 100)
     for last in (1, 7, 200, 500):
         np.testing.assert_allclose(
             measured(table.take(rng.permutation(rows)), plan, last), expected, atol=1e-9

@@ -17,7 +17,7 @@ import discreet as dp
 from discreet.methods.audit import audit_mechanism
 from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import count_cells
-from discreet.tabular.marginals import MarginalsPlan, _release as release_file, private_marginals
+from discreet.tabular.marginals import MarginalsPlan, _exact, _plan, _programs, private_marginals
 from discreet.tabular.tables import Column, DataError, Kind, Missing, schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -48,15 +48,15 @@ def people(rows: int, seed: int = 0) -> dict[str, list]:
 
 def measured(table, plan: MarginalsPlan, rows: int = 9, key: bytes | None = None) -> np.ndarray:
     """The weighted counts and sums that the noise is added to, as the release computes them before it clips."""
-    found = release_file._Measured(plan, rows)
-    for piece in release_file._pieces(table, plan, "refuse", key):
+    found = _exact.Measured(plan, rows)
+    for piece in _exact.pieces(table, plan, "refuse", key):
         found.add(piece)
     counted, *sums, levels, mask = found.arguments()
     weights = (*plan.weights, *plan.fine_weights)
-    program = release_file._Counts(plan.all_sizes, plan.all_columns, weights)
+    program = _programs.Counts(plan.all_sizes, plan.all_columns, weights)
     if plan.width:
         sums, levels, values = *sums, levels
-        sums = (sums + values.sum(axis=0)) / release_file._ONE
+        sums = (sums + values.sum(axis=0)) / _programs.ONE
     with jax.enable_x64(True):
         return np.concatenate([np.asarray(program(counted, levels, mask)), sums])
 
@@ -216,20 +216,20 @@ SUMMED |= {"sums": {("age",): 2, ("visits", "smoker"): 3, ("age", "smoker"): 1}}
 
 def sums_twice_as_heavy(monkeypatch) -> None:
     """The weights that the noise is made for are half of those that sums have."""
-    terms = release_file._Measured._terms
+    terms = _exact.Measured._terms
     twice = lambda self, piece: ((a, b, 2 * weight, d) for a, b, weight, d in terms(self, piece))  # noqa: E731
-    monkeypatch.setattr(release_file._Measured, "_terms", twice)
+    monkeypatch.setattr(_exact.Measured, "_terms", twice)
 
 
 def squares_beside_numbers(monkeypatch) -> None:
     """The squares themselves, which are largest where the numbers are."""
-    in_units = release_file._in_units
+    in_units = _exact._in_units
 
     def wrong(*cell):
         z, gap = in_units(*cell)
-        return np.stack([z, release_file._ONE - gap])
+        return np.stack([z, _programs.ONE - gap])
 
-    monkeypatch.setattr(release_file, "_in_units", wrong)
+    monkeypatch.setattr(_exact, "_in_units", wrong)
 
 
 OF_ALL = {
@@ -282,7 +282,7 @@ def test_nor_where_floats_end(bounds, step, monkeypatch) -> None:
     """
     schema = dp.tables.Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds, step=step),))
     with monkeypatch.context() as fault:
-        fault.setattr(release_file.Levels, "edges", lambda self, column: np.arange(5.0))
+        fault.setattr(_plan.Levels, "edges", lambda self, column: np.arange(5.0))
         plan = plan_for(schema, tables=[("x",)], sums={("x",): 3})
         assert plan.cells
     for value in (*bounds, bounds[0] / 2 + bounds[1] / 2):
@@ -299,13 +299,13 @@ def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_one
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
     assert event.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
     assert str(plan.event()) == str(dp.mechanisms.GAUSSIAN.event(plan.event().noise_multiplier))
-    honest = release_file._CountsAndSums.__call__
+    honest = _programs.CountsAndSums.__call__
 
     def heavier(self, *arguments):
         counts, sums = honest(self, *arguments)
         return counts, 2 * sums
 
-    monkeypatch.setattr(release_file._CountsAndSums, "__call__", heavier)
+    monkeypatch.setattr(_programs.CountsAndSums, "__call__", heavier)
     with pytest.raises(dp.PrivacyError):
         dataclasses.replace(plan, slices=5).certificate(dp.random.key(), 10)
 
@@ -316,23 +316,23 @@ def test_clipping_in_the_program_changes_no_row() -> None:
         plan_for(BOUNDED, **SUMMED),
         {"age": [99.0, -3.0, 48.0], "visits": [3, 0, 1], "smoker": ["no"] * 3},
     )
-    found = release_file._Measured(plan, 9)
-    for piece in release_file._pieces(table, plan, "refuse", None):
+    found = _exact.Measured(plan, 9)
+    for piece in _exact.pieces(table, plan, "refuse", None):
         found.add(piece)
     counted, summed, levels, values, mask = found.arguments()
     with jax.enable_x64(True):
         sums = plan.query().total(counted, summed, levels, values, mask)[1]
-    np.testing.assert_array_equal(np.asarray(sums) * release_file._ONE, summed + values.sum(axis=0))
+    np.testing.assert_array_equal(np.asarray(sums) * _programs.ONE, summed + values.sum(axis=0))
 
 
 @pytest.mark.parametrize("fault", [False, True])
 def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch) -> None:
     """Levels of one byte and of two, cells below and above 2^16, missing cells, pieces that end anywhere."""
-    monkeypatch.setattr(release_file, "_ROWS_AT_ONCE", 700)
-    monkeypatch.setattr(release_file, "_ROWS_A_PART", 128)
+    monkeypatch.setattr(_exact, "_ROWS_AT_ONCE", 700)
+    monkeypatch.setattr(_exact, "_ROWS_A_PART", 128)
     monkeypatch.setattr("discreet.tabular.tables._read.PIECE_ROWS", 300)
     if fault:
-        monkeypatch.setattr(release_file, "_TWO_BYTES", 2**30)
+        monkeypatch.setattr(_exact, "_TWO_BYTES", 2**30)
     rng = np.random.default_rng(3)
     for many in (7, 256, 257, 300):
         words = tuple(f"w{i}" for i in range(many))

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import discreet as dp
 from discreet.methods.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
-from discreet.methods.newton._algebra import SCALES, Likelihood, Prior
+from discreet.methods.newton._algebra import SCALES, NormalLikelihood, Prior
 from discreet.privacy.query import Query
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
@@ -360,7 +360,7 @@ def test_the_matrices_of_a_prior_are_made_once(monkeypatch: pytest.MonkeyPatch) 
         Prior, "matrix", lambda self, scale: (made.append(scale), matrix(self, scale))[1]
     )
     prior = Prior.of(5.0, np.full(2, 2.5), np.array([1.0, 0.1, 0.2]), np.eye(3))
-    likelihood = Likelihood(np.diag([3.0, 2.0, 1.0]), np.ones(3))
+    likelihood = NormalLikelihood(np.diag([3.0, 2.0, 1.0]), np.ones(3))
     first, again = (prior.mixture(likelihood, 4) for _ in range(2))
     assert len(made) == len(set(made)) == len(SCALES)
     for one, other in zip(first, again, strict=True):

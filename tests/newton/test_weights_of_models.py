@@ -120,7 +120,7 @@ def wide(x: Any, y: Any) -> None:
         (line, np.array(["2"] * 300), "no number"),
         (with_own, np.ones(300), "the model takes an argument of this name"),
         (with_any, np.ones(300), "the model takes an argument of this name"),
-        (with_tuning, np.ones(300), "Fits in steps have no weights"),
+        (with_tuning, np.ones(300), "weights is not for this fit"),
         (wide, np.ones(300), "at most 100 coordinates"),
     ],
 )

@@ -236,10 +236,10 @@ def test_what_newton_refuses_is_fitted_in_steps(two_epsilons, about) -> None:
         assert rich.score < poor.score
 
 
-@pytest.mark.parametrize("family", ["binary", "counts"])
-def test_the_invented_fit_is_the_private_fit(family: str, quick_compilation) -> None:
+@pytest.mark.parametrize("name", ["logistic", "negative-binomial"])
+def test_the_invented_fit_is_the_private_fit(name: str, quick_compilation) -> None:
     """Of one table: alike in the estimate, its spread, and the noise."""
-    trial = RegressionTrial(family, SCHEMA if family == "binary" else COUNTS, Terms(4_000, 1e-6, 5))
+    trial = RegressionTrial(name, SCHEMA if name == "logistic" else COUNTS, Terms(4_000, 1e-6, 5))
     table = trial.tables[1]
     plan = trial.plan(3.0)
     private = fit_newton(dp.random.key(1), table.x, table.y, plan, levels=table.levels)
@@ -273,7 +273,7 @@ def test_the_invented_fit_of_a_model_is_the_private_fit(quick_compilation) -> No
 
 
 def test_invented_counts_keep_to_their_bounds_and_have_the_spread_that_was_asked_for() -> None:
-    trial = RegressionTrial("counts", COUNTS, Terms(5_000, 1e-6, 0))
+    trial = RegressionTrial("poisson", COUNTS, Terms(5_000, 1e-6, 0))
     for table, spread in zip(trial.tables, np.repeat([1.0, 0.5, 0.25], 4), strict=True):
         assert table.levels.tolist() == [False, True, True, True]
         assert np.std(table.x @ table.truth[1:]) == pytest.approx(spread, rel=0.05)

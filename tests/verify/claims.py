@@ -18,7 +18,7 @@ import numpy as np
 from discreet._jax import bind, inner_programs, is_key
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, NOISE
-from discreet.privacy.verify._bounds import Batch, NumberedRows, Table, outside
+from discreet.privacy.verify._bounds import NumberedRows, RecordSet, Table, outside
 from discreet.privacy.verify._domain import Key, Origin, Private, Public
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import PRIVATE, SECRET
@@ -34,7 +34,7 @@ class World:
     """Facts common to the runs: `order[j]` is the record in row j of the reordered table."""
 
     relation: Relation
-    batch: Batch
+    batch: RecordSet
     masks: tuple[np.ndarray, ...]
     changed: int
     order: np.ndarray

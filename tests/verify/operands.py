@@ -12,8 +12,8 @@ import numpy as np
 import discreet as dp
 from discreet.privacy.accounting import Relation
 from discreet.privacy.verify._bounds import (
-    Batch,
     Group,
+    RecordSet,
     Sample,
     Scale,
     Table,
@@ -183,7 +183,7 @@ def tables(
     return runs, marks, i, order
 
 
-def described(checker: Watching, batch: Batch) -> dict[str, Any]:
+def described(checker: Watching, batch: RecordSet) -> dict[str, Any]:
     """Return the abstract value of each operand."""
     origin, clipping, adding = Origin("", "an operand"), Group(), Group()
     sampled = (

@@ -8,7 +8,8 @@ are a storey further up. In reading order; each imports only from those before i
     predict          predictions from draws
     optimizers       optimizers beside those of NumPyro and Optax
     inference        `DPSVI`, `DPSGLD`, `OnePosteriorSample`: objective, step, loop and results
-    newton           posteriors from a few noisy gradients, and `fit`, which chooses the method
+    newton           posteriors from a few noisy gradients
     moments          linear regression from noisy sums of products
+    choose           which method, which plan, and why; `fit`
     audit            attacks on a method: lower bounds on its ε
 """

@@ -15,6 +15,7 @@ ledger; tests/test_house.py checks it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -193,4 +194,4 @@ class Act:
     @property
     def statement(self) -> Statement:
         """The statement; after `begin` with the receipt."""
-        return self._stated if self.receipt is None else self.receipt.on(self._stated)
+        return dataclasses.replace(self._stated, receipt=self.receipt)

@@ -501,7 +501,7 @@ def _admit(
                     "The ledger has a debit of this run for another event. Start a new run, in another folder."
                 )
             return cap.spent(before), entry
-    check_terms(entries, plan, unit)
+    _check_terms(entries, plan, unit)
     relation = plan.relation
     spent = cap.spent([*before, cost_of(event, relation, delta=delta, slack=plan.slack)])
     if spent > cap.epsilon:
@@ -534,7 +534,7 @@ def _what_fits(cap: PrivacyFilter, before: Sequence[Cost], relation: Relation, d
     return f"About ε = {math.floor(1000 * fitting) / 1000:g} is left for one more release at δ = {delta:.3g}."
 
 
-def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
+def _check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
     """Refuse a plan with another unit or relation than the ledger's."""
     # A person has several records, and changing one row replaces the person: neither unit bounds
     # the other.

@@ -587,7 +587,7 @@ def _found(counts: np.ndarray, keys: dict[str, float] | None, plan: PrivateSchem
     return Found(bounds, (), reason, missing or (bool(texts > certain) and not reason), hidden)
 
 
-class _Counts(NamedTuple):
+class _CountsOfCells(NamedTuple):
     """Counts of the cells of each column: those of all other records, and of the last ones."""
 
     cells: tuple[int, ...]
@@ -667,7 +667,7 @@ def private_schema(
     noise = _Thresholded(
         Gaussian(plan.stddev, plan.noise_multiplier, plan.room), plan.threshold, cells
     )
-    query = Query(_Counts(cells), noise, plan.relation)
+    query = Query(_CountsOfCells(cells), noise, plan.relation)
     # The program's fingerprint follows the number of texts.
     noisy = query.answer(act, np.concatenate(counts), *padded(last), named=not plan.categories)
     columns = dict(zip(plan.names, np.split(noisy, np.cumsum(cells)[:-1]), strict=True))

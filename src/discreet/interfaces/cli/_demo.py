@@ -11,10 +11,10 @@ import discreet as dp
 from discreet._validate import ENDS, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._fit import Asked
-from discreet.interfaces.cli._methods import Moments
 from discreet.interfaces.cli._options import LINEAR
 from discreet.interfaces.cli._report import draw_picture, facts_in
 from discreet.interfaces.cli._statement import about_words, price_words
+from discreet.interfaces.cli._sums import BySums
 from discreet.interfaces.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def demo(
     # As JSON: without a progress bar.
     asked = Asked(data=Path(NAME), model=LINEAR, epsilon=epsilon, seed=seed, out=out, as_json=True)
     alone = dp.inference.Processes()
-    method = Moments(asked, alone, options.choose_model(LINEAR), schema, None, records=records)
+    method = BySums(asked, alone, options.choose_model(LINEAR), schema, None, records=records)
     method.plan = method.plan_for(NUM_RECORDS, DELTA)
     with method.folder():
         method.run()

@@ -7,13 +7,15 @@ from pathlib import Path
 import discreet as dp
 from discreet._validate import integer, positive
 from discreet.interfaces.cli import _options as options
+from discreet.interfaces.cli._choose import check_method, class_for
 from discreet.interfaces.cli._convert import how_converted
 from discreet.interfaces.cli._formula import ByFormula, check_formula
-from discreet.interfaces.cli._methods import METHODS, Counts, OfRecords, fit_again
+from discreet.interfaces.cli._of_records import OfRecords
 from discreet.interfaces.cli._options import choose_model
 from discreet.interfaces.cli._report import COUNTS
 from discreet.interfaces.cli._run import check_folder, joined, remember
 from discreet.interfaces.cli._terminal import on_terminal, refusing, settings, with_options_of
+from discreet.interfaces.cli._twin import Counts, fit_again
 
 MOST_DRAWS = 10_000_000
 
@@ -70,6 +72,17 @@ class Asked:
         """True if an option is given that applies only to fits in steps."""
         of_steps = (self.steps, self.rate, self.batch_size, self.clip, self.learning_rate)
         return any(x is not None for x in of_steps) or self.sampling != "poisson"
+
+    @property
+    def is_in_steps(self) -> bool:
+        """True if the fit is to be in steps; a twin from counts has no checkpoint."""
+        twin = self.model == options.TWIN and self.checkpoint is not None
+        return self.in_steps or self.by == options.MethodName.SVI or twin
+
+    @property
+    def is_own(self) -> bool:
+        """True if the model is the user's NumPyro model."""
+        return self.model.partition(":")[0].endswith(".py")
 
     def sampler(self, num_records: int, rate: float) -> "dp.sampling.Sampling":
         """The sampler; `rate` is the default one."""
@@ -171,18 +184,7 @@ def check_options(asked: Asked) -> None:
         )
     if asked.constants is not None:
         raise ValueError("--constants is for --formula: leave it out, or give a formula")
-    if not any(method.takes(asked) for method in METHODS):
-        named = [method for method in METHODS if method.by == asked.by]
-        models = " or ".join(name for method in named for name in method.models)
-        others = " and --learning-rate"
-        if not any(method.continues for method in named):
-            others = ", --learning-rate and --checkpoint"
-        raise ValueError(
-            f"--by {asked.by} is for --model {models}, and takes no steps: omit --steps, --rate, --batch-size, "
-            f"--sampling, --clip{others}, or choose --by svi"
-        )
-    for method in METHODS:
-        method.check(asked)
+    check_method(asked)
     if asked.draws is not None and not 1 <= asked.draws <= MOST_DRAWS:
         raise ValueError(f"--draws is {asked.draws}: give a number from 1 to {MOST_DRAWS}")
 
@@ -218,8 +220,7 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         raise ValueError(
             f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out"
         )
-    method = next(method for method in METHODS if method.suits(asked, schema))
-    return method(asked, members, chosen, schema, made)
+    return class_for(asked, schema)(asked, members, chosen, schema, made)
 
 
 def by_formula(asked: Asked, members: "dp.inference.Processes") -> ByFormula:

@@ -9,7 +9,8 @@ import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._convert import check_whole
-from discreet.interfaces.cli._methods import AGAIN, NUM_DRAWS, Method
+from discreet.interfaces.cli._methods import Method
+from discreet.interfaces.cli._of_records import AGAIN, NUM_DRAWS
 from discreet.interfaces.cli._report import npz, profile_of, write_page
 from discreet.interfaces.cli._run import (
     budget_line,
@@ -93,8 +94,6 @@ def _number_or_text(word: str) -> Any:
 class ByFormula(Method):
     """A fit by a formula."""
 
-    continues = True
-    leaves_out = True
     design: "Design"
     table: Any
     order: bytes | None

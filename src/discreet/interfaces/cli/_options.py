@@ -47,23 +47,16 @@ LINEAR = "linear"
 MULTINOMIAL = "multinomial"
 NEGATIVE_BINOMIAL = "negative-binomial"
 TWIN = "twin"
-# Models of a target: what each is for, and the kind of its target.
+# The names of `dp.models.REGRESSIONS`, and what each is for.
 REGRESSIONS = {
-    "logistic": ("for a target with two values", "BINARY"),
-    MULTINOMIAL: ("for one with several categories", "CATEGORICAL"),
-    LINEAR: ("for a number", "REAL"),
-    "poisson": ("for a count", "COUNT"),
-    NEGATIVE_BINOMIAL: ("for counts that scatter more", "COUNT"),
+    "logistic": "for a target with two values",
+    MULTINOMIAL: "for one with several categories",
+    LINEAR: "for a number",
+    "poisson": "for a count",
+    NEGATIVE_BINOMIAL: "for counts that scatter more",
 }
-FAMILIES = {
-    "logistic": "binary",
-    MULTINOMIAL: "classes",
-    "poisson": "counts",
-    NEGATIVE_BINOMIAL: "counts",
-}
-"""The regressions that private Newton fits."""
 MODELS = {
-    **{name: purpose for name, (purpose, _) in REGRESSIONS.items()},
+    **REGRESSIONS,
     TWIN: "for all columns, of which discreet synth draws twins",
 }
 COMPONENTS = 16
@@ -92,8 +85,8 @@ def choose_model(
             name, lambda schema: dp.models.MixtureOfProducts(schema, components=count)
         )
     if name in REGRESSIONS:
-        _, kind = REGRESSIONS[name]
-        return ChosenModel(name, functools.partial(_regression, name), dp.tables.Kind[kind])
+        regression = dp.models.REGRESSIONS[name]
+        return ChosenModel(name, regression.model_for, regression.kind)
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         meant = near(name, MODELS)
         raise ValueError(
@@ -107,13 +100,6 @@ def choose_model(
 
 
 MOST_COMPONENTS = 1_000
-
-
-def _regression(name: str, schema: "dp.tables.Schema") -> Any:
-    """The NumPyro model of (x, y) of this name, `models.logistic_regression` say."""
-    model = getattr(dp.models, f"{name.replace('-', '_')}_regression")
-    target = schema.target_column
-    return model(len(target.categories)) if name == MULTINOMIAL and target is not None else model
 
 
 class RelationName(enum.StrEnum):
@@ -391,9 +377,10 @@ By = Annotated[
         "--by",
         metavar="<method>",
         help="marginals, for twin: the model is fitted to noisy counts. moments, for linear: it is fitted to noisy sums of "
-        "products. newton, for classes and counts, and where asked for a model of your own: to a few noisy gradients. svi, for "
-        "all: to the records, in steps. Default: the first that the model has; svi for models of your own, for lines and twins "
-        "of several rows per person, large tables (twin: over 60 columns), or if --steps or another setting of steps is given.",
+        "products. newton, for classes, counts and models of your own: to a few noisy gradients. svi, for all: to the records, "
+        "in steps. Default: the first that the model has; svi for models of your own with a guide or latents of each record, "
+        "for lines and twins of several rows per person, lines in several processes, twins of over 60 columns, or if --steps "
+        "or another setting of steps is given.",
     ),
 ]
 Choices = Annotated[
@@ -618,7 +605,7 @@ def of_person(schema: "dp.tables.Schema", person: str | None) -> "dp.tables.Sche
 
 def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
     """Why a model does not take a target, and the ways out."""
-    fitting = [name for name, (_, kind) in REGRESSIONS.items() if kind == column.kind.name]
+    fitting = [name for name, x in dp.models.REGRESSIONS.items() if x.kind is column.kind]
     ways = [f"choose --model {' or '.join(fitting)}"] if fitting else []
     if model.target_kind is dp.tables.Kind.COUNT and column.kind is dp.tables.Kind.REAL:
         ways.append("describe it as kind count, if all its values are integers from 0")

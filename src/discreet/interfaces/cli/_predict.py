@@ -13,7 +13,7 @@ import typer
 
 import discreet as dp
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._options import LINEAR, MULTINOMIAL, NEGATIVE_BINOMIAL, REGRESSIONS
+from discreet.interfaces.cli._options import LINEAR, REGRESSIONS
 from discreet.interfaces.cli._report import facts_in
 from discreet.interfaces.cli._terminal import (
     check_file,
@@ -128,18 +128,9 @@ def _fit_of(
     return model, schema, schema.target_column, draws
 
 
-_LIKELIHOODS = {
-    "logistic": "bernoulli",
-    MULTINOMIAL: "categorical",
-    LINEAR: "gaussian",
-    "poisson": "poisson",
-    NEGATIVE_BINOMIAL: "negative_binomial",
-}
-
-
 def _mean_of(model: str) -> "Callable[[np.ndarray], np.ndarray]":
     """From linear predictors to probabilities of the classes, or means; KeyError for a model that is not scored."""
-    return dp.predict.likelihood_of(_LIKELIHOODS[model]).mean
+    return dp.predict.likelihood_of(dp.models.REGRESSIONS[model].likelihood).mean
 
 
 def _predict(

@@ -21,7 +21,7 @@ from discreet.methods.moments._posterior import (
     SCALES,
     WIDE,
     Measurement,
-    Posterior,
+    NormalPosterior,
     sigma_of,
 )
 from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum, whole
@@ -264,7 +264,7 @@ def _start(plan: MomentsPlan) -> tuple[np.ndarray, np.ndarray, np.float64]:
 
 def _measure(
     programs: list[Certificate], keys: Any, table: Sequence[np.ndarray], plan: MomentsPlan
-) -> tuple[Posterior, Posterior, Measurement, SurveyWeights, float]:
+) -> tuple[NormalPosterior, NormalPosterior, Measurement, SurveyWeights, float]:
     """The releases, each read before the next.
 
     Returns:
@@ -287,7 +287,7 @@ def _measure(
     cut = math.inf
     flatness = _flatness(plan, records)
     rare = None
-    wide, found = (Posterior.before(size, scales) for scales in (WIDE, SCALES))
+    wide, found = (NormalPosterior.before(size, scales) for scales in (WIDE, SCALES))
     planned = list(zip(programs, keys, plan.stddevs, strict=True))[: len(KINDS)]
     for (program, key, noise), share, floor in zip(
         planned[:PRODUCTS], SHARES, FLOORS, strict=False

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from discreet.methods.moments._plan import PRODUCTS, SHARES
-from discreet.methods.moments._posterior import Measurement, Posterior, coefficients
+from discreet.methods.moments._posterior import Measurement, NormalPosterior, coefficients
 from discreet.methods.newton import EDGES, Gradients, Lengths, secant
 
 _EARLIER = sum(SHARES[:PRODUCTS]) / (1 - SHARES[PRODUCTS])
@@ -55,7 +55,7 @@ class LastStage:
     values: list[np.ndarray] = dataclasses.field(default_factory=list)
     noise: float = 0.0
 
-    def posterior(self, start: Posterior, scales: Sequence[float]) -> Posterior:
+    def posterior(self, start: NormalPosterior, scales: Sequence[float]) -> NormalPosterior:
         """Add the gradients to the posterior before them, as far as they agree with it.
 
         A gradient at a point is the curvature times the distance to least squares, plus noise. The
@@ -102,7 +102,7 @@ class LastStage:
         )
 
 
-def _trust(start: Posterior, precision: np.ndarray, pull: np.ndarray) -> float:
+def _trust(start: NormalPosterior, precision: np.ndarray, pull: np.ndarray) -> float:
     """The mean share of its precision that the line before the gradients keeps, given how far they lie beside it."""
     off = pull - precision @ start.mean
     logs = []

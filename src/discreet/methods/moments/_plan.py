@@ -91,6 +91,15 @@ class MomentsPlan(PlanOfRecords):
         return tuple(self.noise_multiplier / math.sqrt(share) for share in shares)
 
     @property
+    def noise_to_exceed(self) -> float:
+        """The noise of the last products, which each parameter's share of the records must exceed to be seen.
+
+        The sums of products of P - 1 features and a constant have eigenvalues of N / P on average
+        at most.
+        """
+        return self.stddevs[1]
+
+    @property
     def of_gradients(self) -> float:
         """Standard deviation of the noise of all gradients together, over the bound at which they are clipped."""
         return self.noise_multiplier / math.sqrt(self._rest * sum(SHARES[PRODUCTS + 1 :]))

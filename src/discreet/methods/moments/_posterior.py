@@ -80,7 +80,7 @@ class Measurement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Posterior:
+class NormalPosterior:
     """The posterior after some releases.
 
     Attributes:
@@ -102,13 +102,13 @@ class Posterior:
     spread: float = 1.0
 
     @classmethod
-    def before(cls, size: int, scales: Sequence[float]) -> Posterior:
+    def before(cls, size: int, scales: Sequence[float]) -> NormalPosterior:
         """The prior."""
         precision = np.zeros((size, size))
         pull = np.zeros(size)
         return cls(precision, pull, *coefficients(precision, pull, scales))
 
-    def after(self, release: Measurement, scales: Sequence[float]) -> Posterior:
+    def after(self, release: Measurement, scales: Sequence[float]) -> NormalPosterior:
         """Add a release. The noise of the features' sums acts through the coefficients, so it is found by iterating."""
         size = len(self.pull)
         width = release.width
@@ -151,7 +151,9 @@ class Posterior:
             variance = float(np.clip(square / width**2, 1e-8, SHARE_OF_TARGET))
             if np.abs(mean - before).max() < 1e-7:
                 break
-        return Posterior(precision, pull, mean, covariance, variance * width**2, middle, spread)
+        return NormalPosterior(
+            precision, pull, mean, covariance, variance * width**2, middle, spread
+        )
 
 
 def _within(cut: float) -> float:

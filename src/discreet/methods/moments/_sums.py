@@ -77,8 +77,8 @@ class Sum(NamedTuple):
             powers = jnp.stack([counts, survey[0], jnp.square(survey[0])], axis=1)
             return on_grid(powers / math.sqrt(NUM_MEANS), mask, GRID_OF_SUMS)
         ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
-        z = ones @ to
-        left = y - ones @ line
+        z = exact_product(ones, to)
+        left = y - exact_product(ones, line)
         if self.kind == "products":
             left = jnp.clip(left / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
             weight = whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.methods.moments._posterior import FLOORS, Measurement, Posterior
+from discreet.methods.moments._posterior import FLOORS, Measurement, NormalPosterior
 from discreet.methods.newton import WEIGHTS_HIDDEN
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
@@ -32,7 +32,7 @@ _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is 
 
 
 def use_of(
-    wide: Posterior, found: Posterior, last: Measurement, weights_hidden: bool
+    wide: NormalPosterior, found: NormalPosterior, last: Measurement, weights_hidden: bool
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
@@ -68,7 +68,7 @@ def use_of(
     )
 
 
-def cautious(found: Posterior, release: Measurement) -> np.ndarray:
+def cautious(found: NormalPosterior, release: Measurement) -> np.ndarray:
     """The estimate, drawn towards a flat line and the middle where it may be worse than these.
 
     With S the features' second moments about their mean, predictions by c w instead of none change
@@ -93,7 +93,7 @@ def cautious(found: Posterior, release: Measurement) -> np.ndarray:
     return np.append(level - centre[1:] @ slope, slope)
 
 
-def _explained(found: Posterior, last: Measurement) -> tuple[float, float, float]:
+def _explained(found: NormalPosterior, last: Measurement) -> tuple[float, float, float]:
     """The share of the target's variance that the estimate explains: lower limit, mean, upper limit.
 
     Each limit holds with nine chances in ten. With S the features' second moments about their mean,

@@ -2,7 +2,6 @@
 
 from discreet.methods.newton._algebra import Gradients as Gradients
 from discreet.methods.newton._algebra import secant as secant
-from discreet.methods.newton._choose import fit as fit
 from discreet.methods.newton._fit import NewtonResult as NewtonResult
 from discreet.methods.newton._fit import fit_newton as fit_newton
 from discreet.methods.newton._invented import fit_invented as fit_invented
@@ -14,6 +13,7 @@ from discreet.methods.newton._model import NUM_BINS as NUM_BINS
 from discreet.methods.newton._model_plan import ModelPlan as ModelPlan
 from discreet.methods.newton._own import DPNewton as DPNewton
 from discreet.methods.newton._own import DPNewtonResult as DPNewtonResult
+from discreet.methods.newton._own import refuse_others as refuse_others
 from discreet.methods.newton._plan import NUM_GRADIENTS as NUM_GRADIENTS
 from discreet.methods.newton._plan import NewtonPlan as NewtonPlan
 from discreet.methods.newton._posterior import OfCoefficients as OfCoefficients

@@ -127,7 +127,7 @@ def spectrum(
     return lowered(values, least, total), vectors
 
 
-class Likelihood(NamedTuple):
+class NormalLikelihood(NamedTuple):
     """A normal likelihood of theta: exp(-theta @ precision @ theta / 2 + pull @ theta)."""
 
     precision: Matrix
@@ -170,7 +170,7 @@ class Prior:
         matrices = [self.matrix(float(scale)) for scale in SCALES]
         return [(matrix, np.linalg.slogdet(matrix)[1]) for matrix in matrices]
 
-    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+    def mixture(self, likelihood: NormalLikelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
         evidence = []
         means = []
@@ -185,7 +185,7 @@ class Prior:
         return _mixed(evidence, means, covariances)
 
     def draws(
-        self, likelihood: Likelihood, rng: np.random.Generator
+        self, likelihood: NormalLikelihood, rng: np.random.Generator
     ) -> Float[np.ndarray, "draw latent"]:
         """Draws of theta where each weight has a scale of its own, the same for all outputs, by Gibbs sampling.
 
@@ -231,7 +231,7 @@ class NormalPrior(NamedTuple):
     means: Float[np.ndarray, "scale latent"]
     precisions: Float[np.ndarray, "scale latent latent"]
 
-    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+    def mixture(self, likelihood: NormalLikelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta."""
         del num_scales
         evidence = []
@@ -285,7 +285,7 @@ class Evidence(NamedTuple):
             moved.
     """
 
-    likelihood: Likelihood
+    likelihood: NormalLikelihood
     noise: float
     extra: float
 
@@ -331,7 +331,7 @@ def settle(
             more = extra(np.square(around - middle), variance)
         # seen = curvature @ theta + Normal(0, sampling + noise I + more).
         solved = np.linalg.solve(sampling + noise * ones + more, curvature)
-        likelihood = Likelihood(curvature @ solved, solved.T @ seen)
+        likelihood = NormalLikelihood(curvature @ solved, solved.T @ seen)
         found = Evidence(likelihood, noise, float(np.diag(more).mean()))
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         variance = np.diag(covariance)

@@ -212,7 +212,7 @@ class NewtonResult(OfCoefficients, Released, what="private Newton fit"):
         return is_settled(self.moved, self.lack)
 
 
-class _Records:
+class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(
@@ -349,7 +349,7 @@ def fit_newton(
         saved.describe(plan=repr(plan), options=options, records=saved.digest(table))
         act = saved.act(ledger, unit=Unit(person, plan.max_rows))
         with jax.enable_x64(True):
-            records = _Records(table, plan, act, saved)
+            records = _Releases(table, plan, act, saved)
             shown = progress_bar and processes.first
             bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not shown)
             with saved.begun(act), bar:
@@ -434,7 +434,7 @@ class _Newton:
 
     def __init__(
         self,
-        records: _Records,
+        records: _Releases,
         plan: NewtonPlan,
         levels: np.ndarray | None,
         known: Float[np.ndarray, " feature"],

@@ -45,7 +45,7 @@ class _Invented:
     def __call__(
         self, kind: str, rows: str, noise: float, public: Public, *, pilot: bool
     ) -> np.ndarray:
-        """A sum with noise; a matrix is made symmetric, as `_Records` does."""
+        """A sum with noise; a matrix is made symmetric, as `_Releases` does."""
         if self._plan.family == CLASSES:
             public = public._replace(theta=public.theta.reshape(self._plan.outputs, -1).T)
         arrays = self._pilot if pilot else self._arrays

@@ -129,7 +129,7 @@ def _mapped(latents: Latents, leaves: Sequence[Array], public: Public) -> tuple[
     with jax.enable_x64(latents.wide):
         at = jnp.asarray(public.at, np.float64 if latents.wide else np.float32)
         gradients = jax.vmap(lambda *record: latents.gradients(at, record))(*leaves[:own])
-    z = gradients.astype(jnp.float64) @ public.to
+    z = exact_product(gradients.astype(jnp.float64), public.to)
     for weights in leaves[own:]:
         z = weights[:, None] * z
     return z, jnp.sqrt(jnp.sum(jnp.square(z), axis=1))

@@ -73,6 +73,16 @@ class SharedBudget(PlanOfRecords):
         return self.noise_multiplier / share**0.5
 
     @property
+    def noise_to_exceed(self) -> float:
+        """The noise of the gradients together, which each parameter's share of the records must exceed to be seen."""
+        return self.noise(self.gradient_share)
+
+    @property
+    @abstractmethod
+    def gradient_share(self) -> float:
+        """The share of the gradients together, of the last stage if there are several."""
+
+    @property
     @abstractmethod
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases."""
@@ -222,6 +232,11 @@ class NewtonPlan(SharedBudget):
             + PILOT * (self.pilot < 1)
         )
         return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
+
+    @property
+    def noise_to_exceed(self) -> float:
+        """As there; a curvature is 1/4 at most, so N records show N / 4P of each of P coordinates."""
+        return 4 * super().noise_to_exceed
 
     @property
     def histogram(self) -> tuple[str, str]:

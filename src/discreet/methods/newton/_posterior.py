@@ -37,7 +37,7 @@ NUM_SHOWN = 4_000
 Named = Mapping[str, Float[np.ndarray, "..."]]
 
 
-class Posterior(abc.ABC):
+class WithIntervals(abc.ABC):
     """A posterior with all noise in it. Subclasses are frozen dataclasses, and results (`Released`)."""
 
     noise_in_draws: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class Posterior(abc.ABC):
             yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
-class OfDraws(Posterior):
+class OfDraws(WithIntervals):
     """A posterior of which there are draws, by name, and the share learned of each."""
 
     draws: Named
@@ -180,7 +180,7 @@ def picked(draws: Named, key: PRNGKeyArray, num_samples: int) -> dict[str, np.nd
     return {name: value[places] for name, value in draws.items()}
 
 
-class OfCoefficients(Posterior):
+class OfCoefficients(WithIntervals):
     """The normal posterior of a regression's intercept and weights."""
 
     _called = "mean"

@@ -105,7 +105,7 @@ class Mapped(NamedTuple):
 
 def mapped(rows: Rows, to: Float[Array | np.ndarray, "feature latent"]) -> Mapped:
     """Map the rows of records, each for itself."""
-    z = rows.x @ to
+    z = exact_product(rows.x, to)
     length = _lengths(z)
     # Rounding moves each number by at most 1/2.
     longest = UNIT - math.sqrt(z.shape[1] * z.shape[2]) / 2 - 1
@@ -164,7 +164,7 @@ def _predictor(rows: Mapped, public: Public) -> Array:
     """The predictor of each row, for each output if there are several."""
     # XLA converts integers in half of the time where it also multiplies them.
     z = rows.units.astype(jnp.float64) * (rows.length / UNIT)[:, None, None]
-    return z @ public.theta
+    return exact_product(z, public.theta)
 
 
 def _tents(at: Array, knots: np.ndarray) -> Array:
@@ -193,8 +193,8 @@ def _of_counts(rows: Mapped, public: Public) -> tuple[Array, Array]:
     between = _tents(predictor, LOG_MEANS)
     below = (ratio[..., None] * (1 + 1e-9) >= RATIOS).astype(mean.dtype)
     own = below - jnp.concatenate([below[..., 1:], jnp.zeros_like(below[..., :1])], axis=2)
-    shift = jnp.sum((between @ public.shift.T) * own, axis=2)
-    factor = jnp.sum((between @ public.factor.T) * own, axis=2)
+    shift = jnp.sum(exact_product(between, public.shift.T) * own, axis=2)
+    factor = jnp.sum(exact_product(between, public.factor.T) * own, axis=2)
     return jnp.clip(rows.y - mean + shift, -cut, cut), mean * factor
 
 
@@ -222,13 +222,13 @@ def _of_classes(rows: Mapped, public: Public) -> tuple[Array, np.ndarray]:
     """The probabilities of the classes, and the plane."""
     predictor = _predictor(rows, public)
     basis = plane(predictor.shape[2] + 1)
-    return jax.nn.softmax(predictor @ basis.T, axis=2), basis
+    return jax.nn.softmax(exact_product(predictor, basis.T), axis=2), basis
 
 
 def _curvature_of_classes(rows: Mapped, public: Public) -> Array:
     chances, basis = _of_classes(rows, public)
     parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (
-        basis - (chances @ basis)[:, :, None]
+        basis - exact_product(chances, basis)[:, :, None]
     )
     scaled = rows.units * (_shares(rows, public) * jnp.sqrt(rows.survey))[..., None]
     found = parts[..., None] * scaled[:, :, None, None]
@@ -238,7 +238,7 @@ def _curvature_of_classes(rows: Mapped, public: Public) -> Array:
 def _pull_of_classes(rows: Mapped, public: Public) -> Float[Array, "record row class-1"]:
     chances, basis = _of_classes(rows, public)
     seen = (rows.y[..., None] == np.arange(len(basis))).astype(chances.dtype)
-    scaled = ((seen - chances) @ basis) / (public.cut * math.sqrt(chances.shape[1]))
+    scaled = exact_product(seen - chances, basis) / (public.cut * math.sqrt(chances.shape[1]))
     return scaled * (_shares(rows, public) * rows.survey)[..., None]
 
 
@@ -251,7 +251,9 @@ PULLS: dict[str, Callable[[Mapped, Public], Float[Array, "record row output"]]] 
 
 
 def _residual(name: str, rows: Mapped, public: Public) -> Array:
-    found = jnp.einsum("prk,prj->pkj", PULLS[name](rows, public), rows.units.astype(jnp.float64))
+    pulls = PULLS[name](rows, public)
+    units = rows.units.astype(jnp.float64)
+    found = jnp.einsum("prk,prj->pkj", pulls, units, precision=jax.lax.Precision.HIGHEST)
     return found.reshape(len(found), 1, -1)
 
 

@@ -1,14 +1,12 @@
 """Predictions for new rows from a fitted posterior: post-processing, which reads releases and the new rows alone.
 
-Files, in reading order: `_classes` (class probabilities of NumPyro models, and how good they are),
+Files, in reading order: `_classes` (class probabilities of NumPyro models),
 `_outcomes` (draws of means and of new outcomes, and log densities, of any NumPyro model),
 `_likelihoods` (the same of regressions, given coefficients).
 """
 
 from discreet.methods.predict._classes import (
-    ClassificationMetrics as ClassificationMetrics,
     class_probabilities as class_probabilities,
-    classification_metrics as classification_metrics,
     linear_predictor as linear_predictor,
     probit_probabilities as probit_probabilities,
 )

@@ -34,11 +34,9 @@ from discreet.privacy.accounting._relation import (
     neighbours as neighbours,
 )
 from discreet.privacy.accounting._renyi import (
-    FINE_ORDERS as FINE_ORDERS,
     ORDERS as ORDERS,
     RenyiBound as RenyiBound,
     renyi_bound as renyi_bound,
-    repetitions as repetitions,
 )
 from discreet.privacy.accounting._risk import (
     Risk as Risk,

@@ -24,7 +24,6 @@ from discreet._dp_accounting import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     RandomizedResponseDpEvent,
-    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
     TruncatedSubsampledGaussianDpEvent,
@@ -45,9 +44,8 @@ from discreet.privacy.accounting._relation import Relation, neighbours
 if TYPE_CHECKING:
     from discreet.privacy.accounting._choices import PureCurve
     from discreet.privacy.accounting._pairs import GridCurve
-    from discreet.privacy.accounting._renyi import RenyiCurve
 
-    Curve = GaussianCurve | LaplaceCurve | GridCurve | PureCurve | RenyiCurve
+    Curve = GaussianCurve | LaplaceCurve | GridCurve | PureCurve
     """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper
     bounds at each epsilon >= 0; `knots` are epsilons, ascending from 0, between which the curve is
     smooth; the last has a negligible delta."""
@@ -115,10 +113,6 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
             "noise_multiplier": "number",
         },
     ),
-    "repeat_and_select": (
-        RepeatAndSelectDpEvent,
-        {"event": "event", "mean": "number", "shape": "shape"},
-    ),
     "self_composed": (SelfComposedDpEvent, {"event": "event", "count": "count"}),
     "composed": (ComposedDpEvent, {"events": "events"}),
 }
@@ -149,8 +143,6 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
             content[field] = event_to_dict(value)
         elif what == "events":
             content[field] = [event_to_dict(part) for part in value]
-        elif what == "shape" and value == math.inf:
-            content[field] = "infinity"  # JSON has no such number
         else:
             # float.hex would be exact too; JSON's shortest decimal reads back as the same number.
             content[field] = int(value) if what == "count" else float(value)
@@ -174,8 +166,6 @@ def event_from_dict(content: Any) -> DpEvent:
             if not isinstance(value, list):
                 raise ValueError("composed events are a list")
             values[field] = [event_from_dict(part) for part in value]
-        elif what == "shape" and value == "infinity":
-            values[field] = math.inf
         elif isinstance(value, bool) or not isinstance(
             value, int if what == "count" else int | float
         ):
@@ -243,23 +233,6 @@ def direction_parts(
     gaussian = math.sqrt(gaussian**2 + sum(n * width**2 / 4 for width, n in choices))
     others = {step: n for step, n in others.items() if not isinstance(step, BoundedRangeDpEvent)}
     return [(gaussian, _pairs(others, relation, added)) for added in (False, True)]
-
-
-def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, int]], DpEvent]:
-    """The selections in an event with their counts, and the event without them."""
-    if isinstance(event, RepeatAndSelectDpEvent):
-        return [(event, 1)], NoOpDpEvent()
-    if isinstance(event, SelfComposedDpEvent):
-        found, rest = selections_of(event.event)
-        times = _whole(event.count)
-        return [(one, n * times) for one, n in found], SelfComposedDpEvent(
-            rest, times
-        ) if found else event
-    if isinstance(event, ComposedDpEvent):
-        parts = [selections_of(part) for part in event.events]
-        found = [pair for part, _ in parts for pair in part]
-        return found, ComposedDpEvent([rest for _, rest in parts]) if found else event
-    return [], event
 
 
 def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[tuple[Pair, int]]:

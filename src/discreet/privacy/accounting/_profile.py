@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent
 from discreet._validate import positive, probability
-from discreet.privacy.accounting._events import curve_of, selections_of
+from discreet.privacy.accounting._events import curve_of
 from discreet.privacy.accounting._relation import Relation
 
 if TYPE_CHECKING:
@@ -221,14 +221,7 @@ def profile(
         raise ValueError(
             f"slack is {slack!r}; it is a total-variation distance, a number between 0 and 1, and far below delta to be of use."
         )
-    if selections_of(event)[0]:
-        # They are accounted for by their Rényi divergences, which add up.
-        from discreet.privacy.accounting._renyi import FINE_ORDERS, RenyiCurve, renyi_bound
-
-        bound = renyi_bound(event, relation, orders=FINE_ORDERS)
-        curve = RenyiCurve(FINE_ORDERS, bound.divergences, bound.slack)
-    else:
-        curve = curve_of(event, relation, tolerance=tolerance)
+    curve = curve_of(event, relation, tolerance=tolerance)
     return PrivacyProfile(event, relation, slack, curve)
 
 

@@ -87,7 +87,6 @@ class Purpose(IntEnum):
     MARGINALS = 11
     MOMENTS = 12
     SCORES = 13
-    SELECTION = 14
     DEVICES = 15
     NEWTON = 16
     SCHEMA = 17

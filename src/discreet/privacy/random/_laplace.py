@@ -45,6 +45,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from discreet._jax import exact_product
 from discreet.privacy.random._chacha import WORDS_PER_BLOCK, keystream
 from discreet.privacy.random._discrete import checked_law, is_below
 from discreet.privacy.random._prng import LAPLACE, nonce
@@ -118,9 +119,9 @@ def from_coins(
         undecided, whole, lambda: (coins < limits[0], jnp.zeros(negative.shape, jnp.int32))
     )
     digits = shown[:-1].astype(jnp.int32)
-    low = jnp.tensordot(1 << np.arange(WORD, dtype=np.int32), digits[:WORD], 1)
+    low = exact_product(1 << np.arange(WORD, dtype=np.int32), digits[:WORD])
     rest = _DIGITS - WORD
-    middle = jnp.tensordot(1 << np.arange(rest, dtype=np.int32), digits[WORD:], 1)
+    middle = exact_product(1 << np.arange(rest, dtype=np.int32), digits[WORD:])
     middle = middle + ((heads & (2 ** (WORD - rest) - 1)) << rest)
     high = heads >> (WORD - rest)
     # -G - 1 for the negative sign.

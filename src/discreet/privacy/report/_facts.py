@@ -178,10 +178,6 @@ class Receipt:
             "are within the cap, even if later fits were planned after the results of earlier ones were seen."
         )
 
-    def on(self, statement: Statement) -> Statement:
-        """The statement of what was paid for, with the receipt; that of a selection's run gets the figures of the selection."""
-        return dataclasses.replace(statement, receipt=self)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement:
@@ -326,25 +322,6 @@ class Statement:
         """The same statement with a verdict on the use of the result."""
         return dataclasses.replace(self, use=use, use_reason=reason)
 
-    def as_part_of(self, whole: Statement) -> Statement:
-        """The same statement with the figures of a larger computation, of which this is the selected part.
-
-        ε, δ, the event and all that follows from them are the whole's, so that no figure
-        understates the spending. Mechanism and plan are this part's, after the description of the
-        whole.
-        """
-        return dataclasses.replace(
-            self,
-            figures=whole.figures,
-            cautions=_once(whole.cautions, self.cautions),
-            mechanism=f"{whole.mechanism} What this run did: {self.mechanism}",
-            public=_once(whole.public, self.public),
-            not_covered=_once(whole.not_covered, self.not_covered),
-            violations=_once(whole.violations, self.violations),
-            reproducible=whole.reproducible or self.reproducible,
-            receipt=whole.receipt,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; never NaN or infinity.
 
@@ -371,8 +348,3 @@ class Statement:
 
 PARTS = (Statement, Figures, Unit, Receipt, ProfilePoint)
 """What a file that holds a statement is made of."""
-
-
-def _once(*parts: tuple[str, ...]) -> tuple[str, ...]:
-    """All entries, each where it comes first."""
-    return tuple(dict.fromkeys(entry for part in parts for entry in part))

@@ -1,7 +1,7 @@
 """Sizes, batches, groups and terms: what a bound on one record's influence is made of.
 
 A `Scale` is a number up to its sign: a factor times powers of numbers unknown at trace time. A
-`Batch` is the set of records that a value depends on: the table, a sample of it, or a cut of
+`RecordSet` is the set of records that a value depends on: the table, a sample of it, or a cut of
 either. A `Group` is the result of one clipping: one record's leaves together are a vector of L2
 norm at most 1. A `Term` is a `bound` times the share that some leaves have of a group, and a bound
 is a sum of terms.
@@ -94,20 +94,20 @@ def is_far(bound: Scale) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Batch:
+class RecordSet:
     """The records that a value may depend on: the table, a random sample, or a part of either. Compared by identity."""
 
-    parent: Batch | None = None  # The batch it was drawn or cut from; None for the table
+    parent: RecordSet | None = None  # The batch it was drawn or cut from; None for the table
     masked: bool = False  # The table has a mask, so that a record may be absent
     depth: int = 0  # The number of loops around the draw or the cut
 
     @property
-    def whole(self) -> Batch:
+    def whole(self) -> RecordSet:
         """The table or sample that a part is cut from; any other batch itself."""
         return self.parent.whole if isinstance(self, Cut) and self.parent is not None else self
 
     @property
-    def table(self) -> Batch:
+    def table(self) -> RecordSet:
         """The table at the root."""
         return self if self.parent is None else self.parent.table
 
@@ -117,12 +117,12 @@ class Batch:
         return isinstance(self.whole, Sample)
 
 
-class Table(Batch):
+class Table(RecordSet):
     """All records."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sample(Batch):
+class Sample(RecordSet):
     """A random sample of the table."""
 
     sampling: Sampling = dataclasses.field(kw_only=True)  # Its law
@@ -130,7 +130,7 @@ class Sample(Batch):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part(Batch):
+class Part(RecordSet):
     """The records of one loop iteration, disjoint from those of every other iteration."""
 
     loop: Any = dataclasses.field(kw_only=True)
@@ -140,7 +140,7 @@ class Part(Batch):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NumberedRows(Batch):
+class NumberedRows(RecordSet):
     """Rows by their numbers, each once at most: a range of them, or a choice."""
 
     numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
@@ -148,9 +148,9 @@ class NumberedRows(Batch):
 
 
 @functools.lru_cache(maxsize=4096)
-def outside(batch: Batch) -> Batch:
+def outside(batch: RecordSet) -> RecordSet:
     """What the mask of a batch excludes: in `Private.zero` and `absent` it names the claims about its records' slices."""
-    return Batch(batch)
+    return RecordSet(batch)
 
 
 Cut = Part | NumberedRows
@@ -186,7 +186,7 @@ class Term:
     group: Group
     leaves: frozenset[int]
     bound: Scale
-    source: Batch  # The batch whose records it bounds
+    source: RecordSet  # The batch whose records it bounds
 
 
 Terms = tuple[Term, ...]
@@ -198,12 +198,12 @@ def scaled(terms: Terms, factor: Scale | float) -> Terms:
     return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
 
 
-def bounding(terms: Terms | None, source: Batch) -> Terms | None:
+def bounding(terms: Terms | None, source: RecordSet) -> Terms | None:
     """The same bound for the same records in another batch."""
     return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
 
 
-def fresh(bound: Scale, source: Batch) -> Terms:
+def fresh(bound: Scale, source: RecordSet) -> Terms:
     """A bound in a group of its own."""
     return (Term(Group(), frozenset([0]), bound, source),)
 
@@ -226,13 +226,13 @@ def added(first: Terms, second: Terms) -> Terms:
     return tuple(merged.values())
 
 
-def source_of(terms: Sequence[Term]) -> Batch:
+def source_of(terms: Sequence[Term]) -> RecordSet:
     """The batch whose records several terms bound; for different parts, the batch that contains them."""
     sources = {t.source for t in terms}
     return sources.pop() if len(sources) == 1 else terms[0].source.whole
 
 
-def stacked(parts: Sequence[Terms], source: Batch) -> Terms | None:
+def stacked(parts: Sequence[Terms], source: RecordSet) -> Terms | None:
     """The bound of concatenated values, as one vector; None if it is not one number.
 
     Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.

@@ -36,7 +36,7 @@ from discreet._jax import (
 from discreet._validate import notebook_html
 from discreet.privacy.accounting import PrivacyProfile, Relation, neighbours, profile
 from discreet.privacy.random import derives_apart
-from discreet.privacy.verify._bounds import Batch, Table, outside, unnamed
+from discreet.privacy.verify._bounds import RecordSet, Table, outside, unnamed
 from discreet.privacy.verify._claims import check_expected, covers, delta_formula, formula_lines
 from discreet.privacy.verify._control import captured
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
@@ -143,7 +143,7 @@ def inputs_of(
     return values
 
 
-def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
+def _record_value(name: str, kind: Any, is_mask: bool, table: RecordSet) -> Private:
     if is_mask and (kind.dtype != np.bool_ or kind.ndim != 1):
         raise ValueError(
             f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."

@@ -24,7 +24,7 @@ from discreet._jax import (
     sharding_of,
     source_line,
 )
-from discreet.privacy.verify._bounds import Batch, Part, bounding, named_since, new_symbol
+from discreet.privacy.verify._bounds import Part, RecordSet, bounding, named_since, new_symbol
 from discreet.privacy.verify._control import inner
 from discreet.privacy.verify._domain import Axes, Key, Private, Public, Value, constant
 from discreet.privacy.verify._errors import Why
@@ -71,7 +71,7 @@ class _Devices:
     checker: Checker
     equation: JaxprEqn
     before: int = dataclasses.field(default_factory=new_symbol)
-    parts: dict[Batch, Part] = dataclasses.field(default_factory=dict)
+    parts: dict[RecordSet, Part] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.body, self.axes, devices, self.ins, self.outs = sharding_of(self.equation)
@@ -245,7 +245,7 @@ class _Devices:
         )
 
 
-def _parent(part: Part) -> Batch:
+def _parent(part: Part) -> RecordSet:
     assert part.parent is not None
     return part.parent
 

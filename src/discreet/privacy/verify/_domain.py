@@ -26,7 +26,7 @@ from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.verify._bounds import (
     LARGEST,
     SMALLEST,
-    Batch,
+    RecordSet,
     Sample,
     Scale,
     Table,
@@ -153,20 +153,20 @@ class Private:
     # 1. The records that it depends on, and the axes along which they lie.
     # Values of different batches or axes have no join at all, see `Private.joined`.
     # The records it depends on; None if it mixes batches
-    batch: Batch | None = dataclasses.field(kw_only=False, metadata={"join": _first})
+    batch: RecordSet | None = dataclasses.field(kw_only=False, metadata={"join": _first})
     # The axes that number the records, in the order of the record index: element (.., j, ..)
     # depends on record j alone. None: no such axes.
     axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
     positional: bool = fact(False, join=operator.or_)  # A record's slice depends also on its place
     # Masks under which it is zero: slices of records that are not in these batches (or in those,
     # see `outside`) are exactly 0
-    zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
+    zero: frozenset[RecordSet] = fact(frozenset(), join=operator.and_)
     # A claim about two values need not hold for a value that alternates between them.
     # A sum over records, whose terms come from additions only. Meaningful without `axes`.
     additive: bool = fact(False, join=lambda a, b: False)
     # Masks, each with the nonzero integer (or True) that every element holds where the mask
     # excludes the record
-    absent: frozenset[tuple[Batch, int]] = fact(frozenset())
+    absent: frozenset[tuple[RecordSet, int]] = fact(frozenset())
     # Without `axes`: the axis that numbers the records and more besides, see `Fold` in
     # `recognize/_facts`
     folded: tuple[int, int, int] | None = fact(None)
@@ -408,7 +408,7 @@ def contribution_factor(
     return (1.0 if whole.sampling.constant_size or one_sided else apart), None
 
 
-def range_factor(batch: Batch, relation: Relation) -> float:
+def range_factor(batch: RecordSet, relation: Relation) -> float:
     """The same factor for any value within a ball of radius C; 0 where there is no bound."""
     whole = batch.whole
     if isinstance(whole, Table):

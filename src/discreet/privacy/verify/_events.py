@@ -28,7 +28,7 @@ from discreet._dp_accounting import (
 from discreet.privacy.accounting import Relation, SharedDpEvent
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.sampling import Sampling
-from discreet.privacy.verify._bounds import Batch, Cut, Group, Part, Sample, Table
+from discreet.privacy.verify._bounds import Cut, Group, Part, RecordSet, Sample, Table
 from discreet.privacy.verify._record import Branches, Drawn, Loads, MechanismUse, Repeat
 from discreet.privacy.verify._symbols import is_symbolic, largest, load_sympy, smallest
 from discreet.privacy.verify.recognize._schedules import turns_of
@@ -197,7 +197,7 @@ def worst_of(loads: Loads) -> list[Any]:
     return list(worst.values())
 
 
-Open = dict[Batch, _Spent]
+Open = dict[RecordSet, _Spent]
 
 
 def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEvent, float]:
@@ -229,7 +229,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
         elif isinstance(item, Repeat):
             # Samples drawn in an iteration end in it: their event counts once per iteration. Costs
             # of a batch drawn outside are added to that batch, times the number of iterations.
-            once: dict[Batch, list[_Spent]] = {}
+            once: dict[RecordSet, list[_Spent]] = {}
             for inside, times in turns_of(item):
                 inner, outer, more = _settle(inside, relation)
                 slack += more * times

@@ -32,7 +32,7 @@ from discreet._jax import (
 )
 from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.mechanisms import Mechanism
-from discreet.privacy.verify._bounds import Batch, Table
+from discreet.privacy.verify._bounds import RecordSet, Table
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, private_in
 from discreet.privacy.verify._errors import NoBoundError, Origin, Reason, Why
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, KeyRing
@@ -74,7 +74,7 @@ def _copied(state: Any) -> Any:
 class Checker:
     """The state of one proof."""
 
-    def __init__(self, relation: Relation, table: Batch | None = None) -> None:
+    def __init__(self, relation: Relation, table: RecordSet | None = None) -> None:
         self.relation = relation  # the neighbouring relation
         self.neighbours = neighbours(relation)  # what it means
         self.table = table or Table()  # the records
@@ -87,7 +87,7 @@ class Checker:
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier, self.beyond = math.inf, False  # whether a known one exceeds its limit
         # Rows of the table, and the names of row numbers and mask.
-        self.samples: dict[Batch, tuple[int, ...]] = {}
+        self.samples: dict[RecordSet, tuple[int, ...]] = {}
         self.symbols = Symbols()  # the public numbers that are open parameters
         # Whether records carry state from sample to sample; and whether one record's membership of
         # a sample affects others'. The two must not occur together.
@@ -209,7 +209,7 @@ class Checker:
         )
 
 
-def common_batch(values: Sequence[Private]) -> Batch | None:
+def common_batch(values: Sequence[Private]) -> RecordSet | None:
     """The common batch of all values, which parts of one batch share; None if there are several."""
     batches = {x.batch for x in values}
     if len(batches) == 1:

@@ -31,7 +31,7 @@ from discreet.privacy.verify._arithmetic import (
     MOVES,
     computed,
 )
-from discreet.privacy.verify._bounds import LARGEST, Batch, is_far, scaled
+from discreet.privacy.verify._bounds import LARGEST, RecordSet, is_far, scaled
 from discreet.privacy.verify._domain import Private, Public, Value, private_in
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._registry import INLINED, STRUCTURED
@@ -191,7 +191,7 @@ def with_absent(
         if isinstance(x, Private)
         for mask in (*x.zero, *(m for m, _ in x.absent))
     }
-    found: dict[Batch, int] = {}
+    found: dict[RecordSet, int] = {}
     for mask in masks:
         numbers = [
             _where_absent(x, v, mask) for x, v in zip(operands, equation.invars, strict=True)
@@ -216,7 +216,7 @@ def with_absent(
     )
 
 
-def _where_absent(value: Value, variable: Any, mask: Batch) -> np.ndarray | None:
+def _where_absent(value: Value, variable: Any, mask: RecordSet) -> np.ndarray | None:
     """The one number that a value holds where the mask excludes the record; None if unknown."""
     kind = dtype_of(variable)
     if isinstance(value, Private):

@@ -17,7 +17,7 @@ from typing import Any
 
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.sampling import Sampling
-from discreet.privacy.verify._bounds import Batch, Group, Sample
+from discreet.privacy.verify._bounds import Group, RecordSet, Sample
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ Numbers, or expressions of open parameters; so are noise multipliers, rates and 
 class MechanismUse:
     """One mechanism on values of one batch."""
 
-    batch: Batch  # The records
+    batch: RecordSet  # The records
     mechanism: Mechanism  # The source of the noise
     loads: Loads  # In the L2 norm
     size: int  # Coordinates, for mechanisms calibrated to the L1 norm

@@ -21,7 +21,16 @@ from typing import Any
 import numpy as np
 
 from discreet._jax import JaxprEqn, dtype_of
-from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, Terms, group_of, outside, scaled
+from discreet.privacy.verify._bounds import (
+    Cut,
+    Part,
+    RecordSet,
+    Term,
+    Terms,
+    group_of,
+    outside,
+    scaled,
+)
 from discreet.privacy.verify._domain import (
     Axes,
     Private,
@@ -152,14 +161,14 @@ def is_positive(value: Value, variable: Any) -> bool:
     return dtype_of(variable).kind in "bu" or (least is not None and least >= 0)
 
 
-def zero_under(value: Value) -> frozenset[Batch] | None:
+def zero_under(value: Value) -> frozenset[RecordSet] | None:
     """The masks under which a value is zero; None if it is zero under all."""
     if isinstance(value, Private):
         return value.zero
     return None if isinstance(value, Public) and value.is_zero else frozenset()
 
 
-def both_zero(values: Sequence[Value]) -> frozenset[Batch]:
+def both_zero(values: Sequence[Value]) -> frozenset[RecordSet]:
     """Masks under which all are zero."""
     known = [z for z in map(zero_under, values) if z is not None]
     return frozenset.intersection(*known) if known else frozenset()
@@ -244,7 +253,7 @@ def summed(checker: Checker, value: Private, shape: Axes, *, additive: bool) -> 
 def _limited(checker: Checker, value: Private, shape: Axes) -> Private:
     """The bound of a value that depends on all records but has limited size: it stays in a ball."""
     batch = value.batch
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, RecordSet)
     terms = row_terms(value, size_per_record(shape, None))
     factor = range_factor(batch, checker.relation)
     if terms is None or factor == 0.0 or isinstance(batch, Cut):

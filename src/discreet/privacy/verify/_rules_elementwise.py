@@ -23,7 +23,7 @@ from discreet._jax import JaxprEqn, aval, dtype_of, newer_primitives, primitives
 from discreet.privacy.verify._arithmetic import IDENTITY
 from discreet.privacy.verify._bounds import (
     SMALLEST,
-    Batch,
+    RecordSet,
     Scale,
     Terms,
     added,
@@ -339,7 +339,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
     )
     terms = None
-    zero = frozenset[Batch]()
+    zero = frozenset[RecordSet]()
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from discreet._jax import JaxprEqn, source_line
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, FOR_SUMS, MECHANISMS, NOISE, Mechanism
-from discreet.privacy.verify._bounds import Batch, Group, Part, Scale, total_of
+from discreet.privacy.verify._bounds import Group, Part, RecordSet, Scale, total_of
 from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._errors import NoBoundError, Reason, Why
 from discreet.privacy.verify._events import ratio_of
@@ -238,7 +238,7 @@ def _releases(
 ) -> list[MechanismUse]:
     # Values released by one call have independent noise of one size, so their loads add up by
     # group.
-    by_batch: dict[Batch, list[tuple[Private, int]]] = {}
+    by_batch: dict[RecordSet, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
         by_batch.setdefault(value.batch, []).append((value, size))
@@ -303,7 +303,7 @@ def _rounded(checker: Checker, release: MechanismUse, most: float, cell: float) 
     return dataclasses.replace(release, loads=loads, rounding=cell / (2 * most) + cell**2)
 
 
-def _is_fresh(checker: Checker, batch: Batch) -> bool:
+def _is_fresh(checker: Checker, batch: RecordSet) -> bool:
     """True if nothing else was drawn or released since the draw of a sample."""
     if batch not in checker.items:
         return False

@@ -22,9 +22,9 @@ import numpy as np
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, primitives as p, scan_of, source_line
 from discreet.privacy.verify._bounds import (
-    Batch,
     Group,
     Part,
+    RecordSet,
     Term,
     Terms,
     added,
@@ -74,7 +74,7 @@ class _Scan:
     start: list[Value]
     turns: list[Value] = dataclasses.field(default_factory=list)
     # By parent and `before`: with the number of the iteration, these determine its records.
-    parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
+    parts: dict[tuple[RecordSet, int], RecordSet] = dataclasses.field(default_factory=dict)
     carry: list[Value] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
     atoms: dict[int, Term] = dataclasses.field(default_factory=dict)

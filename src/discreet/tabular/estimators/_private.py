@@ -18,8 +18,8 @@ from jaxtyping import PRNGKeyArray
 
 from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, require, shown
+from discreet.methods.choose import STEPS, Chosen, choose, fit_sums, plan_of
 from discreet.methods.inference import DPSVI, DPSVIResult
-from discreet.methods.newton import NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
@@ -43,8 +43,8 @@ _USUAL = {"checkpoint": None, "require_proof": True, "progress_bar": False}
 
 # Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They
 # hold no record.
-_plan = functools.lru_cache(maxsize=32)(Defaults.plan)
-_newton_plan = functools.lru_cache(maxsize=32)(NewtonPlan.calibrate)
+_plan_in_steps = functools.lru_cache(maxsize=32)(Defaults.plan)
+_plan_of = functools.lru_cache(maxsize=32)(plan_of)
 
 
 @functools.lru_cache(maxsize=8)
@@ -129,9 +129,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     def _model(self) -> Model:
         """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
 
+    @abc.abstractmethod
     def _family(self) -> dict[str, Any]:
-        """What `NewtonPlan` takes for the model; empty if it is not for it."""
-        return {}
+        """The family and, if it has several, the number of classes, as `choose.plan_of` takes them."""
 
     def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
@@ -229,10 +229,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         )
         target = self._target(target)
         weights = self._weights(sample_weight, len(rows))
-        lacks = self._lacks()
-        for name in [*options, *["sample_weight"] * (weights is not None)]:
-            if name in lacks:
-                raise ValueError(f"{name} is not for this fit: {lacks[name]}. Leave it out.")
+        self._choice().refuse([*options, *["sample_weight"] * (weights is not None)])
         checkpoint = options.get("checkpoint")
         kept = None if checkpoint is None or self.random_state is not None else Path(checkpoint)
         chosen = self._persons(groups, len(rows), kept)
@@ -309,49 +306,32 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    @property
-    def _in_steps(self) -> bool:
-        """True if `DPSVI` makes the fit."""
-        return not self._family() or bool(self._settings)
-
-    def _lacks(self) -> dict[str, str]:
-        """Why the method lacks an option, by its name."""
-        if not self._in_steps:
-            return {"require_proof": "private Newton always proves"}
-        asked = ", ".join(self._settings)
-        return {
-            "sample_weight": f"a fit in steps has no weights{f', and {asked} ask for steps' * bool(asked)}"
-        }
-
-    def _terms(self, num_records: int) -> dict[str, Any]:
-        """What plans of all methods take."""
-        relation = Relation.ADD_OR_REMOVE_ONE if self.relation is None else self.relation
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "num_records": num_records,
-            "relation": relation,
-        }
+    def _choice(self) -> Chosen:
+        """The method of the fit."""
+        family = self._family()["family"]
+        return choose(family, max_rows=self.max_rows, settings=list(self._settings))
 
     def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
         """Spend the budget on a table."""
-        terms = self._terms(num_records)
-        if not self._in_steps:
-            x, y, *masks = table
-            newton_plan = _newton_plan(
-                num_features=x.shape[-1],
-                max_rows=how.pop("max_rows", 1),
-                weighted="weights" in how,
-                **terms,
-                **self._family(),
-            )
-            names = getattr(self, "feature_names_in_", None)
-            return fit_newton(
-                key, x, y, newton_plan, mask=masks[0] if masks else None, names=names, **how
-            )
-        settings = dataclasses.replace(defaults_for(self._model()), **self._settings)
-        plan = _plan(settings, **terms)
-        return fit_in_steps(key, settings, plan, *table, **how)
+        terms = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "num_records": num_records,
+            "relation": Relation.ADD_OR_REMOVE_ONE if self.relation is None else self.relation,
+        }
+        if self._choice().method == STEPS:
+            settings = dataclasses.replace(defaults_for(self._model()), **self._settings)
+            return fit_in_steps(key, settings, _plan_in_steps(settings, **terms), *table, **how)
+        x, y, *masks = table
+        plan = _plan_of(
+            **self._family(),
+            num_features=x.shape[-1],
+            max_rows=how.pop("max_rows", 1),
+            weighted="weights" in how,
+            **terms,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        return fit_sums(key, x, y, plan, mask=masks[0] if masks else None, names=names, **how)
 
     def _check_parameters(self) -> None:
         positive("epsilon", self.epsilon)

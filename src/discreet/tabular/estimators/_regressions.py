@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
-from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.choose import LINE
 from discreet.methods.predict import likelihood_of
 from discreet.tabular.estimators._private import (
     DrawsByName,
@@ -32,7 +32,6 @@ from discreet.tabular.models import (
     poisson_regression,
 )
 
-_moments_plan = functools.lru_cache(maxsize=32)(MomentsPlan.calibrate)
 _multinomial = functools.lru_cache(multinomial_regression)
 
 
@@ -45,8 +44,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     values outside are clipped, each record's by itself.
 
     The fit is `moments.fit_moments`: sums of products with noise, and the posterior given these,
-    whose intervals allow for the noise. With `max_rows` above 1 it is `DPSVI`, whose intervals do
-    not.
+    whose intervals allow for the noise. With `max_rows` above 1, or settings of steps, it is
+    `DPSVI`, whose intervals do not.
 
     Args:
         bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on
@@ -63,9 +62,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
             chooses where there are more.
         max_weight: With sample_weight in `fit`: the largest weight of a row, a public number.
             Larger ones count as that; the noise grows as this over the mean weight.
-        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise
-            they have no effect here. In the other estimators they ask for `DPSVI`. None, for all
-            four: `discreet.models.defaults_for`.
+        num_steps: Noisy steps; this and the next three ask for `DPSVI`. None, for all four:
+            `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or
             the rule that finds one. Under a fixed norm of 1 large residuals count for little, and
@@ -81,7 +79,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
             the `DPSVIResult`.
         coef_: The weights to predict with, (feature,), in the target's units per unit of the
             feature. Shrunk towards 0 where the noise hides them, so not the mean of `coef_draws_`;
-            with `max_rows` above 1 it is.
+            of a fit in steps it is.
         intercept_: The intercept to predict with, likewise.
         coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
@@ -119,29 +117,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return linear_regression
 
-    @property
-    def _in_steps(self) -> bool:
-        return self.max_rows > 1
-
-    def _lacks(self) -> dict[str, str]:
-        if self._in_steps:
-            return super()._lacks()
-        seconds = "noisy moments take seconds"
-        return {
-            "checkpoint": seconds,
-            "progress_bar": seconds,
-            "require_proof": "noisy moments are always proved",
-        }
-
-    def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
-        if self._in_steps:
-            return super()._fit(key, num_records, *table, **how)
-        how.pop("max_rows", None)
-        x, y = table
-        plan = _moments_plan(
-            num_features=x.shape[1], weighted="weights" in how, **self._terms(num_records)
-        )
-        return fit_moments(key, x, y, plan, **how)
+    def _family(self) -> dict[str, Any]:
+        return {"family": LINE}
 
     def _public(self) -> Sequence[str]:
         middle, half = self._line()

@@ -17,6 +17,7 @@ from jaxtyping import PRNGKeyArray
 from numpyro.infer import Predictive
 
 from discreet._validate import RefusedError, integer
+from discreet.methods.choose import LINE
 from discreet.privacy import random
 from discreet.tabular.formulas._design import Design
 from discreet.tabular.formulas._model import in_units, model_of, outcomes_of, placeholder
@@ -149,7 +150,7 @@ def prior(
         key, placeholder(design)
     )
     latents = {name: np.asarray(value, np.float64) for name, value in drawn.items() if name != "y"}
-    if in_closed_form(design) and design.family.closed != "moments":
+    if in_closed_form(design) and design.family.closed != LINE:
         columns = design.fitted_columns(design.even_rows.x)
         spread = np.where(design.levels, 1.0, columns.std(axis=0))
         latents["weights"] = latents["weights"] / (

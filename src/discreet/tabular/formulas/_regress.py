@@ -14,8 +14,9 @@ from jaxtyping import PRNGKeyArray
 
 from discreet._jax import in_own_settings
 from discreet._validate import ENDS, RefusedError, positive
+from discreet.methods import choose
 from discreet.methods.inference import NoPointError
-from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import DPNewton, DPNewtonResult, ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -130,12 +131,6 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     """The plan of a design's fit; `terms` are epsilon, delta, num_records and relation."""
     refuse_rows(design)
     family = design.family
-    shape: dict[str, Any] = {
-        "num_features": len(design.kept) + design.has_offset,
-        "weighted": design.schema.weight is not None,
-    }
-    several = design.schema.max_rows > 1
-    shape["drops"] = bool(design.schema.drops) and not several  # the mask of rows has them
     if not in_closed_form(design):
         plan = ModelPlan.calibrate(**terms)
         least = family.least_seen * plan.noise_multiplier
@@ -145,10 +140,15 @@ def plan_of(design: Design, **terms: Any) -> Plan:
                 f"much noise its intervals were found false. It needs about {least:,.0f} at this ε."
             )
         return plan
-    if family.closed == "moments":
-        return MomentsPlan.calibrate(**shape, **terms)
-    shape |= {"num_classes": family.num_classes or 2, "max_rows": design.schema.max_rows}
-    return NewtonPlan.calibrate(family=family.closed, **shape, **terms)
+    return choose.plan_of(
+        family.closed,
+        num_features=len(design.kept) + design.has_offset,
+        num_classes=family.num_classes or 2,
+        max_rows=design.schema.max_rows,
+        weighted=design.schema.weight is not None,
+        drops=design.schema.drops_records,
+        **terms,
+    )
 
 
 def in_closed_form(design: Design) -> bool:
@@ -162,13 +162,15 @@ def in_closed_form(design: Design) -> bool:
 def refuse_rows(design: Design) -> None:
     """Refuse persons with several rows, and survey weights, where no method has them."""
     schema = design.schema
-    if schema.max_rows > 1 and not (in_closed_form(design) and design.family.closed != "moments"):
+    closed = in_closed_form(design)
+    chosen = choose.choose(design.family.closed, max_rows=schema.max_rows)
+    if schema.max_rows > 1 and (not closed or chosen.method == choose.STEPS):
         raise RefusedError(
             f"the schema's person may have {schema.max_rows} rows, which bernoulli and poisson take without groups, and "
             "categorical and negbinomial without groups and offsets: choose one of these, set max_rows = 1, which uses one row "
             "of each person, or fit a model of your own."
         )
-    if schema.weight is not None and not in_closed_form(design):
+    if schema.weight is not None and not closed:
         raise RefusedError(
             f"Survey weights, here {schema.weight!r}, are for bernoulli and poisson without groups, and for categorical, "
             "negbinomial and gaussian without groups and offsets: choose one of these, or take weight out of the schema, with "
@@ -239,7 +241,7 @@ class _Arrays:
         if rows.offset is not None:
             column = (rows.offset - design.middle_offset) / design.half_offset
             self.x = np.column_stack([self.x, column])
-        self.y = design.scaled_target(rows.y) if design.family.closed == "moments" else rows.y
+        self.y = design.scaled_target(rows.y) if design.family.closed == choose.LINE else rows.y
         self.how: dict[str, Any] = {
             "mask": rows.present if design.schema.drops else None,
             "weights": rows.weights,
@@ -291,12 +293,11 @@ def _by_moments(
     key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]
 ) -> Fitted:
     """By `fit_moments`."""
-    if paid_by.pop("checkpoint", None) is not None:
-        raise RefusedError(
-            "checkpoint is for fits that take long: gaussian without groups and offsets has none."
+    if paid_by.get("checkpoint") is not None:
+        choose.Chosen(choose.MOMENTS, "gaussian without groups has no checkpoint").refuse(
+            ["checkpoint"]
         )
-    paid_by.pop("progress_bar", None)
-    result = fit_moments(key, rows.x, rows.y, plan, **rows.how, **paid_by)
+    result = choose.fit_sums(key, rows.x, rows.y, plan, **rows.how, **paid_by)
     with keeping(result):
         draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
         prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))

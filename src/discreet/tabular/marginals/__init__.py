@@ -4,6 +4,9 @@
 `Description` has shares, means, quantiles and two-way tables with intervals; `describe` does both.
 `fit_twins` fits a mixture of products to the noisy counts, from which `discreet.synthetic` draws
 twins; `synthetic.twins` does all of it.
+
+Of a release, in reading order: `_programs` (what is proved), `_wording`, `_plan`, `_result`,
+`_exact` (from a table to the arguments of the programs), `_release`.
 """
 
 from discreet.tabular.marginals._describe import (
@@ -18,12 +21,9 @@ from discreet.tabular.marginals._figures import (
     GroupFigures as GroupFigures,
     PairFigures as PairFigures,
 )
-from discreet.tabular.marginals._release import (
-    Marginals as Marginals,
-    MarginalsPlan as MarginalsPlan,
-    private_marginals as private_marginals,
-    release_of as release_of,
-)
+from discreet.tabular.marginals._plan import MarginalsPlan as MarginalsPlan
+from discreet.tabular.marginals._release import private_marginals as private_marginals
+from discreet.tabular.marginals._result import Marginals as Marginals, release_of as release_of
 from discreet.tabular.marginals._tails import tail as tail, z_of as z_of
 from discreet.tabular.marginals._twins import (
     NO_SPREAD as NO_SPREAD,

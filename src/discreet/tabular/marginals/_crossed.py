@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from discreet.tabular.marginals._release import Marginals, Table
+from discreet.tabular.marginals._plan import Table
+from discreet.tabular.marginals._result import Marginals
 from discreet.tabular.models import Levels
 from discreet.tabular.tables import Column, DataError, Kind, Schema
 

@@ -26,15 +26,10 @@ from discreet.privacy.report import Statement
 from discreet.tabular.marginals._crossed import crossed, keys_of, name_of
 from discreet.tabular.marginals._estimates import LeastSquares, interval, persons_of
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
-from discreet.tabular.marginals._release import (
-    MOST_WEIGHT,
-    PARTS,
-    Marginals,
-    MarginalsPlan,
-    Table,
-    private_marginals,
-    release_of,
-)
+from discreet.tabular.marginals._plan import MOST_WEIGHT, MarginalsPlan, Table
+from discreet.tabular.marginals._programs import PARTS
+from discreet.tabular.marginals._release import private_marginals
+from discreet.tabular.marginals._result import Marginals, release_of
 from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.marginals._words import column_in_words, numbers_in_words, tables_of
 from discreet.tabular.models import Levels

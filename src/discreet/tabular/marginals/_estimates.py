@@ -64,8 +64,9 @@ from jaxtyping import Bool, Float
 from scipy.optimize import isotonic_regression
 
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, PairFigures
+from discreet.tabular.marginals._programs import PARTS
 from discreet.tabular.marginals._projection import on_simplex, with_margins
-from discreet.tabular.marginals._release import PARTS, Marginals
+from discreet.tabular.marginals._result import Marginals
 from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.tables import Column, Kind, to_steps
 

@@ -7,7 +7,7 @@ products: n times these shares, with the noise's known standard deviations. Neit
 parameters nor of steps costs privacy, so there are more components than in a private fit of the
 records, and a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
 
-Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in
+Sums of numbers and of squares (`_plan`) are linear in the shares, too, if numbers are uniform in
 their slices, as those of twins are. They are fitted more precisely than their noise asks, since
 twins should have the means and spreads that were released; and less, by as much as they and the
 counts show, beyond their noise, that numbers are not uniform in slices.
@@ -45,7 +45,8 @@ from discreet._validate import integer
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
 from discreet.tabular.marginals._estimates import LeastSquares, sums_of
-from discreet.tabular.marginals._release import MOST_COLUMNS, Marginals, MarginalsPlan
+from discreet.tabular.marginals._plan import MOST_COLUMNS, MarginalsPlan
+from discreet.tabular.marginals._result import Marginals
 from discreet.tabular.models import Levels, MixtureOfProducts
 from discreet.tabular.tables import Kind, Schema
 

@@ -22,7 +22,8 @@ from discreet.privacy.accounting import upper
 from discreet.tabular.marginals._crossed import crossed, keys_of, name_of
 from discreet.tabular.marginals._describe import description_plan
 from discreet.tabular.marginals._estimates import ColumnEstimate, LeastSquares
-from discreet.tabular.marginals._release import Marginals, MarginalsPlan
+from discreet.tabular.marginals._plan import MarginalsPlan
+from discreet.tabular.marginals._result import Marginals
 from discreet.tabular.marginals._tails import z_of
 from discreet.tabular.tables import Schema
 

@@ -28,6 +28,10 @@ from discreet.tabular.models._hierarchical import (
     groups_of as groups_of,
     hierarchical as hierarchical,
 )
+from discreet.tabular.models._named import (
+    REGRESSIONS as REGRESSIONS,
+    NamedRegression as NamedRegression,
+)
 from discreet.tabular.models._regression import (
     Family as Family,
     linear_regression as linear_regression,

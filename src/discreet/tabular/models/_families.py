@@ -24,6 +24,7 @@ from numpyro.distributions import constraints
 from scipy.special import expit, gammaln, softmax
 
 from discreet._validate import choice
+from discreet.methods.choose import LINE
 from discreet.tabular.models._regression import (
     LINEAR,
     LOGISTIC,
@@ -141,7 +142,7 @@ def _gaussian(column: Column) -> Family:
         units="linear",
         in_units=("sigma",),
         start=(("sigma", 0.1),),  # bounds are wide for most targets
-        closed="moments",
+        closed=LINE,
     )
 
 

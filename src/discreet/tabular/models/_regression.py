@@ -53,9 +53,7 @@ class Family:
     told_by: Callable[..., dict[str, Any]] | None = None
     # Records over the noise multiplier, below which intervals were found false
     least_seen: float = 0.0
-    closed: str = (
-        ""  # The method that fits it without groups: a family of `NewtonPlan`, or "moments"
-    )
+    closed: str = ""  # The method that fits it without groups: a family of `NewtonPlan`, or "line"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
         """Independent normals of mean 0; with classes, one vector over the classes in place of each, summing to zero."""

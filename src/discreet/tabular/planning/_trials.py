@@ -23,11 +23,11 @@ from scipy.special import expit, softmax
 
 from discreet._numpyro import trace_of
 from discreet._validate import real, require
+from discreet.methods.choose import MOMENTS, STEPS, choose
 from discreet.methods.inference import DPSVI, NoPointError, starting_objective
-from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.moments import fit_moments
 from discreet.methods.newton import (
     ModelPlan,
-    NewtonPlan,
     fit_invented,
     fit_invented_model,
     names_of_latents,
@@ -42,10 +42,12 @@ from discreet.tabular.marginals import (
     numbers_in_levels,
 )
 from discreet.tabular.models import (
+    REGRESSIONS,
     Defaults,
     MixtureOfProducts,
     defaults_for,
     linear_regression,
+    negative_binomial_regression,
 )
 from discreet.tabular.planning._invent import (
     InventedTable,
@@ -56,25 +58,8 @@ from discreet.tabular.planning._invent import (
     template_of_twin,
     weights_of,
 )
-from discreet.tabular.tables import Kind, Schema
+from discreet.tabular.tables import Schema
 
-LINEAR = "linear"
-SCATTERED = "negative-binomial"
-FAMILIES = {
-    "logistic": "binary",
-    "multinomial": "classes",
-    "poisson": "counts",
-    SCATTERED: "counts",
-}
-"""The regressions that private Newton fits, by their names on the command line, and their families."""
-KINDS = {
-    "logistic": Kind.BINARY,
-    "multinomial": Kind.CATEGORICAL,
-    "poisson": Kind.COUNT,
-    SCATTERED: Kind.COUNT,
-    LINEAR: Kind.REAL,
-}
-"""The kind of their target."""
 WITHOUT_GAPS = "No invented record is dropped for a missing cell: if many of yours are, give the share that is kept."
 AUC = "AUC"
 ACCURACY = "accuracy"
@@ -167,26 +152,33 @@ class Trial(ABC):
         return int(np.random.default_rng((self.terms.seed, number, 2)).integers(2**31))
 
 
+def _plan_of_regression(trial: RegressionTrial | LineTrial, epsilon: float) -> Any:
+    """The plan of a regression's fit to noisy sums."""
+    terms = trial.terms
+    return trial.regression.plan(
+        trial.schema,
+        epsilon=epsilon,
+        delta=terms.delta,
+        num_features=trial.num_features,
+        num_records=terms.num_records,
+    )
+
+
 class RegressionTrial(Trial):
     """A regression of a schema's target, by private Newton."""
 
     method = "Private Newton"
 
-    def __init__(
-        self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False
-    ) -> None:
+    def __init__(self, name: str, schema: Schema, terms: Terms) -> None:
         self.template = template_of(schema)
-        self.family = family
-        self.scattered = scattered  # counts vary more than Poisson's
-        self.max_rows = schema.max_rows
-        self.drops = bool(schema.drops) and schema.max_rows == 1
+        self.regression = REGRESSIONS[name]
+        self.family = family = self.regression.family
+        # Counts vary more than Poisson's.
+        self.scattered = self.regression.model is negative_binomial_regression
         self.schema = schema
-        target = schema.target_column
-        self.num_classes = (
-            len(target.categories) if family == "classes" and target is not None else 2
-        )
+        self.num_classes = self.regression.num_classes(schema)
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
-        super().__init__(terms, self.max_rows * self.num_features)
+        super().__init__(terms, schema.max_rows * self.num_features)
         self.measure = {"binary": AUC, "classes": ACCURACY, "counts": R_SQUARED}[family]
         times = min(_MOST_TABLES, max(1, 20 // self.num_features))
         spreads = [spread for spread in _SPREADS[family] for _ in range(times)]
@@ -218,18 +210,8 @@ class RegressionTrial(Trial):
             f"records: if yours is rarer{given}, expect more noise."
         )
 
-    def plan(self, epsilon: float) -> NewtonPlan:
-        return NewtonPlan.calibrate(
-            epsilon=epsilon,
-            delta=self.terms.delta,
-            family=self.family,
-            num_features=self.num_features,
-            num_records=self.terms.num_records,
-            max_rows=self.max_rows,
-            num_classes=self.num_classes,
-            weighted=self.schema.weight is not None,
-            drops=self.drops,
-        )
+    def plan(self, epsilon: float) -> Any:
+        return _plan_of_regression(self, epsilon)
 
     def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
@@ -365,6 +347,7 @@ class LineTrial(Trial):
     method = "Noisy moments"
     measure = R_SQUARED
     num_tables = len(_EXPLAINED)
+    regression = REGRESSIONS["linear"]
 
     def __init__(self, schema: Schema, terms: Terms) -> None:
         self.schema = schema
@@ -375,15 +358,8 @@ class LineTrial(Trial):
             self._table(explained, self._rng(number)) for number, explained in enumerate(_EXPLAINED)
         ]
 
-    def plan(self, epsilon: float) -> MomentsPlan:
-        return MomentsPlan.calibrate(
-            epsilon=epsilon,
-            delta=self.terms.delta,
-            num_features=self.num_features,
-            num_records=self.terms.num_records,
-            weighted=self.schema.weight is not None,
-            drops=bool(self.schema.drops),
-        )
+    def plan(self, epsilon: float) -> Any:
+        return _plan_of_regression(self, epsilon)
 
     def fit(self, epsilon: float, number: int) -> Worth:
         table = self.tables[number]
@@ -656,7 +632,7 @@ def trial_for(
     model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None = None
 ) -> Trial:
     """The trial of a model, by the method that fits it."""
-    drops = isinstance(about, Schema) and bool(about.drops) and about.max_rows == 1
+    drops = isinstance(about, Schema) and about.drops_records
     if terms.share is not None:
         if model != "logistic":
             raise ValueError(
@@ -730,29 +706,29 @@ def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] |
 
 def _regression(name: str, schema: Any, terms: Terms) -> Trial:
     """The trial of a regression of a schema's target."""
-    if name not in KINDS:
-        raise ValueError(f"model is {name!r}: pass a NumPyro model, or one of {', '.join(KINDS)}")
+    regression = REGRESSIONS.get(name)
+    if regression is None:
+        named = ", ".join(REGRESSIONS)
+        raise ValueError(f"model is {name!r}: pass a NumPyro model, or one of {named}")
     template = template_of(schema)  # refuses what is no schema
     target = schema.target_column
     if target is None:
         raise ValueError(
             f"{name} explains a target, and the schema has none: name it in the schema"
         )
-    if target.kind is not KINDS[name]:
+    if target.kind is not regression.kind:
         raise ValueError(
-            f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}"
+            f"{name} explains a {regression.kind.value} target, and {target.name!r} is {target.kind.value}"
         )
-    if name == LINEAR and schema.max_rows > 1 and schema.weight is not None:
-        raise ValueError(
-            f"A line of persons with several rows is fitted in steps, which count each row once: take the weight "
-            f"{schema.weight!r} out of the schema, or write max_rows = 1"
-        )
-    if name == LINEAR and schema.max_rows > 1:
-        note = "A line of persons with several rows is fitted in steps."
-        return StepsTrial(linear_regression, template, terms, note=note)
-    if name == LINEAR:
-        return LineTrial(schema, terms)
-    return RegressionTrial(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
+    chosen = choose(regression.family, max_rows=schema.max_rows)
+    if chosen.method == STEPS:
+        chosen.refuse(["weights"] * (schema.weight is not None))
+        return StepsTrial(linear_regression, template, terms, note=f"{chosen.why.capitalize()}.")
+    return (
+        LineTrial(schema, terms)
+        if chosen.method == MOMENTS
+        else RegressionTrial(name, schema, terms)
+    )
 
 
 def prediction_score(

@@ -1,8 +1,8 @@
-"""Scores of a fit on held-out records, and selection of the best of several fits, both under differential privacy.
+"""Scores of a fit on held-out records, and the comparison of several fits, under differential privacy.
 
 Files, in reading order: `_plan` (what a row adds at most, and what the sums cost), `_terms` (from
 rows to integers), `_metrics` (the release and its figures), `_compare` (several fits on the same
-rows), `_selection` (the best of a random number of private runs).
+rows).
 """
 
 from discreet.tabular.scores._compare import (
@@ -16,8 +16,3 @@ from discreet.tabular.scores._metrics import (
     private_metrics as private_metrics,
 )
 from discreet.tabular.scores._plan import ScorePlan as ScorePlan
-from discreet.tabular.scores._selection import (
-    Selection as Selection,
-    SelectionPlan as SelectionPlan,
-    select as select,
-)

@@ -23,7 +23,7 @@ from discreet.tabular.synthetic._marginals import (
     marginal_distances as marginal_distances,
 )
 from discreet.tabular.synthetic._report import (
-    Comparison as Comparison,
+    Resemblance as Resemblance,
     UtilityReport as UtilityReport,
 )
 from discreet.tabular.synthetic._twins import Twins as Twins, twins as twins

@@ -40,7 +40,7 @@ MEANING = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Resemblance:
     """One table against the evaluation rows; **not private** for them.
 
     Attributes:
@@ -85,8 +85,8 @@ class UtilityReport:
             the twins.
     """
 
-    twins: tuple[Comparison, ...]
-    training: Comparison | None
+    twins: tuple[Resemblance, ...]
+    training: Resemblance | None
     guessing: dict[str, dict[str, float]]
     models: dict[str, str]
     evaluation_rows: int
@@ -119,7 +119,7 @@ class UtilityReport:
         return _mean_and_spread([twin.prediction[target][score] for twin in self.twins])
 
     def figure(self, name: str) -> tuple[float, float]:
-        """Likewise of one of the figures of `Comparison.figures`."""
+        """Likewise of one of the figures of `Resemblance.figures`."""
         return _mean_and_spread([twin.figures()[name] for twin in self.twins])
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -252,7 +252,7 @@ def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def _plain(comparison: Comparison) -> dict[str, Any]:
+def _plain(comparison: Resemblance) -> dict[str, Any]:
     def pairs(of: Mapping[tuple[str, str], float]) -> list[Any]:
         return [{"columns": list(pair), "value": value} for pair, value in of.items()]
 

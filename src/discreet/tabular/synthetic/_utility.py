@@ -20,10 +20,9 @@ from jaxtyping import Float, Int
 
 from discreet._validate import require
 from discreet.methods.plots import Shares
-from discreet.methods.predict import classification_metrics
 from discreet.tabular.models import Levels
 from discreet.tabular.synthetic._marginals import associations, marginal_distances
-from discreet.tabular.synthetic._report import Comparison, UtilityReport
+from discreet.tabular.synthetic._report import Resemblance, UtilityReport
 from discreet.tabular.tables import Column, DataError, Kind, Schema
 
 if TYPE_CHECKING:
@@ -185,13 +184,14 @@ def _predicted(
 
 
 def _of_classes(column: Column, y: np.ndarray, table: Float[np.ndarray, "row class"]) -> Scores:
-    binary = len(column.categories) == 2
-    found = classification_metrics(y, table[:, 1] if binary else table, non_private=True)
-    return {
-        ACCURACY: found.accuracy,
-        **({AUC: found.auc} if binary else {}),
-        LOG_LOSS: found.log_loss,
-    }
+    from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+    table = table / table.sum(axis=1, keepdims=True)
+    scores = {ACCURACY: float(accuracy_score(y, table.argmax(axis=1)))}
+    if len(column.categories) == 2:
+        scores[AUC] = float(roc_auc_score(y, table[:, 1])) if len(np.unique(y)) == 2 else math.nan
+    scores[LOG_LOSS] = float(log_loss(y, table, labels=np.arange(table.shape[1])))
+    return scores
 
 
 def _of_numbers(column: Column, y: np.ndarray, predicted: np.ndarray) -> Scores:
@@ -325,11 +325,11 @@ def utility_report(
     )
 
 
-def _compare(table: Encoded, evaluation: Encoded, targets: list[Column]) -> Comparison:
+def _compare(table: Encoded, evaluation: Encoded, targets: list[Column]) -> Resemblance:
     fine = Levels(evaluation.schema)
     coarse = Levels(evaluation.schema, _FEW_SLICES)
     ours, theirs = (associations(coarse, _rows(coarse, each)) for each in (table, evaluation))
-    return Comparison(
+    return Resemblance(
         prediction={column.name: score(column, table, evaluation) for column in targets},
         marginals=marginal_distances(table.table, evaluation.table, table.schema, non_private=True),
         association={pair: ours[pair] - theirs[pair] for pair in ours},

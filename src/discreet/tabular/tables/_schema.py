@@ -589,6 +589,11 @@ class Schema:
         return tuple(column.name for column in self.columns if column.missing is Missing.DROP)
 
     @property
+    def drops_records(self) -> bool:
+        """True if a missing cell leaves its record out; of a person with several rows it leaves out the row."""
+        return bool(self.drops) and self.max_rows == 1
+
+    @property
     def target_column(self) -> Column | None:
         """The target column."""
         return next((column for column in self.columns if column.name == self.target), None)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from discreet._jax import JaxprEqn
-from discreet.privacy.verify._bounds import Batch, Group, Part, Scale, group_of
+from discreet.privacy.verify._bounds import Group, Part, RecordSet, Scale, group_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Cuts:
     """The rows that a program takes by number, and the loops and equations that do so."""
 
     # Parts of the table, by their row numbers
-    rows: dict[tuple[Batch, Sequence[int]], Batch] = dataclasses.field(default_factory=dict)
+    rows: dict[tuple[RecordSet, Sequence[int]], RecordSet] = dataclasses.field(default_factory=dict)
     # Rows that a loop takes by number, keyed by their definition
     windows: dict[tuple[Any, ...], Part] = dataclasses.field(default_factory=dict)
     # Loops whose iterations differ by more than their records
@@ -80,7 +80,7 @@ class Cuts:
     # one has it
     _only: dict[int, tuple[bool, JaxprEqn]] = dataclasses.field(default_factory=dict)
 
-    def look(self, equation: JaxprEqn, before: Batch | None, after: Batch | None) -> None:
+    def look(self, equation: JaxprEqn, before: RecordSet | None, after: RecordSet | None) -> None:
         """Note whether an equation, from records to records, takes rows of the table by number."""
         cut = after is not before and after in self.windows.values()
         self._only[id(equation)] = (self.only_cut(equation, default=True) and cut, equation)

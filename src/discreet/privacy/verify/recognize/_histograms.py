@@ -17,7 +17,7 @@ import jax
 
 from discreet._jax import JaxprEqn, dtype_of, primitives as p
 from discreet.privacy.verify._arithmetic import MOST_EXACT
-from discreet.privacy.verify._bounds import Batch, scaled
+from discreet.privacy.verify._bounds import RecordSet, scaled
 from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._rows import lowest, shapes_in, summed, varies_along
@@ -56,7 +56,7 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         if isinstance(update, Public):
             varies = varies_along(update, shapes[2], axes)
             size = update.magnitude
-            zero = frozenset[Batch]()
+            zero = frozenset[RecordSet]()
             low = lowest(update)
             update = index.but(
                 axes=axes, terms=None, linf=size, low=low, zero=zero, finite=True, positional=varies

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 
 from discreet._jax import JaxprEqn
 from discreet.privacy.verify._bounds import (
-    Batch,
     NumberedRows,
     Part,
+    RecordSet,
     Table,
     Term,
     Terms,
@@ -61,7 +61,7 @@ def window_of(
         return None
     # Parts of parts go from the outer loop to the inner one, each loop once.
     around = checker.keys.loops[: checker.keys.loops.index(turns.loop)]
-    batch: Batch | None = value.batch
+    batch: RecordSet | None = value.batch
     while batch is not None:
         if isinstance(batch, Part) and batch.loop not in around:
             return None
@@ -91,7 +91,7 @@ def window_of(
     )
 
 
-def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
+def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> RecordSet | None:
     """The consecutive rows of a slice of the table."""
     if not isinstance(value.batch, Table) or value.axes is None:
         return None
@@ -103,7 +103,7 @@ def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | No
     return _numbered_rows(checker, value.batch, numbers, shape_in(equation)[axis])
 
 
-def _numbered_rows(checker: Checker, batch: Batch, numbers: range | Axes, of: int) -> Batch:
+def _numbered_rows(checker: Checker, batch: RecordSet, numbers: range | Axes, of: int) -> RecordSet:
     """Some rows of the table; the same object for all arrays."""
     return checker.cuts.rows.setdefault(
         (batch, numbers), NumberedRows(batch, batch.masked, numbers=numbers, of=of)

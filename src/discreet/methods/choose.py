@@ -1,16 +1,24 @@
-"""`dp.fit`: the method that suits a model, with settings from public numbers."""
+"""Which method fits a model, by which plan, and why: from public numbers alone. `fit` is `dp.fit`.
+
+Estimators, formulas, dry runs and the command line ask here, too, so that the same inputs get the
+same plan everywhere. A regression is fitted to noisy sums, a line by `moments` and others by
+`newton`; in steps where settings of steps are given, or where no method of sums takes its records.
+A NumPyro model is fitted by `DPNewton`, and in steps where that refuses it. What a method lacks is
+refused by the names of Python's options; the command line adds its own.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from discreet._jax import as_one_curator, in_own_settings
+from discreet._validate import RefusedError
 from discreet.methods.inference import (
     DPSVIResult,
     NoPointError,
@@ -18,11 +26,103 @@ from discreet.methods.inference import (
     defaults_for,
     take_apart,
 )
-from discreet.methods.newton._model_plan import ModelPlan
-from discreet.methods.newton._own import DPNewton, DPNewtonResult, refuse_others
+from discreet.methods.moments import MomentsPlan, MomentsResult, fit_moments
+from discreet.methods.newton import (
+    DPNewton,
+    DPNewtonResult,
+    ModelPlan,
+    NewtonPlan,
+    NewtonResult,
+    fit_newton,
+    refuse_others,
+)
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
+
+PlanOfSums = MomentsPlan | NewtonPlan
+
+LINE = "line"
+MOMENTS = "moments"
+NEWTON = "newton"
+STEPS = "svi"
+_SECONDS = "noisy moments take seconds"
+LACKS = {
+    MOMENTS: {
+        "checkpoint": _SECONDS,
+        "progress_bar": _SECONDS,
+        "require_proof": "noisy moments are always proved",
+    },
+    NEWTON: {"require_proof": "private Newton always proves"},
+    STEPS: dict.fromkeys(("weights", "sample_weight"), "a fit in steps counts each record once"),
+}
+"""The options that a method lacks, and why."""
+
+
+class Chosen(NamedTuple):
+    """A method, and why it is not the usual one of the model; empty if it is."""
+
+    method: str
+    why: str = ""
+
+    def lacks(self, option: str) -> str:
+        """Why the method lacks an option, by its name; empty if it has it."""
+        reason = LACKS[self.method].get(option, "")
+        return "; ".join(filter(None, [reason, self.why])) if reason else ""
+
+    def refuse(self, options: Collection[str]) -> None:
+        """Refuse the options that the method lacks, before anything is spent."""
+        for name in options:
+            if reason := self.lacks(name):
+                raise RefusedError(f"{name} is not for this fit: {reason}. Leave it out.")
+
+
+def choose(
+    family: str, *, max_rows: int = 1, settings: Sequence[str] = (), shared: bool = False
+) -> Chosen:
+    """Choose the method of a regression.
+
+    Args:
+        family: "line", or a family of `NewtonPlan`.
+        max_rows: Public; the most rows of a record.
+        settings: Names of the settings of steps that are given.
+        shared: True if several processes share the fit.
+    """
+    if settings:
+        return Chosen(STEPS, f"{', '.join(settings)} ask for steps")
+    if family != LINE:
+        return Chosen(NEWTON)
+    if max_rows > 1:
+        return Chosen(STEPS, "a line of persons with several rows is fitted in steps")
+    return Chosen(STEPS, "several processes fit a line in steps") if shared else Chosen(MOMENTS)
+
+
+def plan_of(family: str, *, num_classes: int = 2, max_rows: int = 1, **terms: Any) -> PlanOfSums:
+    """Calibrate the plan of a regression that is fitted to noisy sums.
+
+    Args:
+        family: As in `choose`.
+        num_classes: Public number of classes; 2 in the other families.
+        max_rows: As in `choose`.
+        terms: The other arguments of `NewtonPlan.calibrate`, which are also those of `MomentsPlan`.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+    if family == LINE:
+        return MomentsPlan.calibrate(**terms)
+    return NewtonPlan.calibrate(family=family, num_classes=num_classes, max_rows=max_rows, **terms)
+
+
+def fit_sums(
+    key: PRNGKeyArray, x: Any, y: Any, plan: PlanOfSums, **how: Any
+) -> MomentsResult | NewtonResult:
+    """Fit a regression by its plan; arguments as in `fit_newton`, of which a line needs fewer."""
+    if isinstance(plan, NewtonPlan):
+        return fit_newton(key, x, y, plan, **how)
+    taken = ("mask", "weights", "person", "ledger")
+    given = {name: how[name] for name in taken if how.get(name) is not None}
+    return fit_moments(key, x, y, plan, **given)
 
 
 @in_own_settings
@@ -112,9 +212,7 @@ def fit(
         if init:
             raise
         if weights is not None:
-            raise ValueError(
-                f"Fits in steps have no weights: leave them out, or change the model. {error}"
-            ) from None
+            Chosen(STEPS, str(error).rstrip(".")).refuse(["weights"])
         warnings.warn(
             f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2
         )

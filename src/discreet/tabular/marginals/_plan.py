@@ -1,0 +1,687 @@
+"""The plan of noisy counts of cross tables and noisy sums: what is released, and what it costs.
+
+Each column has public levels (`models.Levels`), so a record is in exactly one cell of each cross
+table, whatever its numbers are. The table without columns has one cell, the number of records. A
+number x is also summed: z, which is x mapped from its bounds to [-1, 1], and 1 - z^2, over all
+records or in each category of another column or two. A missing cell adds 0 to both.
+
+*Sensitivity.* With table m counted w_m times, a record has the norm sqrt(sum of w_m^2) in the
+counts. To a sum of weight v_s it adds v_s (z, 1 - z^2) in one cell, and z^2 + (1 - z^2)^2 <= 1: the
+second moment costs nothing beyond the first. So a record that is added or removed moves everything
+together by C = sqrt(sum of w_m^2 + sum of v_s^2) in L2. One that is replaced leaves one cell of
+each table for another, sqrt(2) w_m away, and z may go from -1 to 1, 2 v_s away: together sqrt(2 sum
+of w_m^2 + 4 sum of v_s^2). Records at opposite bounds and in other cells attain both. (Under
+replacement the table without columns does not move, and sums by category move 2 v_s in one category
+alone; neither is used.)
+
+*Persons with several rows.* A person's contribution is the sum of those of up to R rows (the
+schema's `max_rows`), which a keyed hash chooses as in fits. Its norm is at most R times that of a
+row, and a person whose rows are all alike attains this: no smaller bound holds without changing
+what is counted. Counts and sums are then of the rows kept. Beside them persons are counted, each
+once: in all (apart from each other those of whom all rows were kept, and those of whom some were
+not), and in each category in which they have a row. A person is in at most min(R, cells) cells of
+such a table of weight u, so that it adds sum of u^2 min(R, cells) to the squared norm; in all, in
+one cell.
+
+*Laplace noise* goes by L1 norms: weights add up where their squares do above, |z| + 1 - z^2 <= 5/4
+where z^2 + (1 - z^2)^2 <= 1, a person counts in each of min(R, cells) cells, and one record
+replaced moves twice as much as one added. It is the smaller noise for few tables and sums.
+
+One mechanism on all of them is the whole release: one exact event, with no steps, batches or
+clipping norm. The number of records is used nowhere; it is estimated like everything else.
+
+A table may have too many pairs of columns. Then a plan has `choices`: after the counts of `tables`,
+a pair is chosen so many times, and counted, as in AIM (McKenna et al., VLDB 2022). A choice is made
+by the exponential mechanism, of the pair whose counts are the farthest in L1 from those of a model
+(`_twins.Refit`) that is fitted to everything counted before, less the L1 norm of the noise to
+expect; one record moves such a score by 1. What is chosen decides what is counted, never how
+precisely or how often, so that the event is known beforehand: all Gaussian releases together are
+one, of C = sqrt(sum of squared weights), since the divergence of Gaussians that are chosen by
+earlier ones is that of fixed ones; and the choices compose by the best adaptive adversary
+(`accounting`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int, PRNGKeyArray
+
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from discreet._validate import integer, positive
+from discreet.privacy.accounting import (
+    BoundedRangeDpEvent,
+    Relation,
+    calibrate_noise_multiplier,
+    neighbours,
+)
+from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, LAPLACE
+from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Laplace, Query, Wording
+from discreet.privacy.report import Unit
+from discreet.privacy.verify import Certificate
+from discreet.tabular.marginals._programs import (
+    PARTS,
+    Columns,
+    Counts,
+    CountsAndSums,
+    Distances,
+    shapes,
+)
+from discreet.tabular.marginals._wording import wording_of
+from discreet.tabular.models import Levels
+from discreet.tabular.tables import Column, Schema
+
+MOST_CELLS = 2**26
+MOST_WEIGHT = 1000
+MOST_CUTS = 4
+MOST_COLUMNS = 25
+"""Categories of a target, and columns of a table, for which three-way tables are worth the precision of other counts."""
+FEW_ROWS = 8
+"""Rows that the programs count themselves where there are many tables: any number will do."""
+_ROOM = 1 + 2.0**-14
+"""So much longer is the clipping norm than the longest row of the sums: clipping changes none."""
+_SHARE = 0.1
+"""Share of the budget, as a squared distance of Gaussians, for choices, as in AIM."""
+
+Table = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MarginalsPlan(GaussianPlan):
+    """The privacy plan for noisy cross tables and sums. Public; made by `calibrate` from a schema.
+
+    Attributes:
+        schema: The public description of the table.
+        tables: Names of the columns of each cross table: up to three; none for the number of
+            records.
+        weights: Weight of each table, an integer of at least 1: a larger weight gives its counts
+            less noise. Weights beyond those of `tables`, all of them 1, are of pairs not yet
+            chosen.
+        noise_multiplier: Standard deviation of the noise on weighted counts and sums, divided by C
+            (`sensitivity`).
+        relation: The neighbouring relation.
+        delta: The delta at which epsilon is stated.
+        slices: Most slices of a column of numbers; see `models.Levels`.
+        choices: Number of pairs chosen, one after another.
+        choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
+        sums: What is summed: a column with bounds, alone or by one or two columns of categories.
+        sum_weights: Weight of each sum, as those of tables.
+        persons: In which tables persons are counted, each once, if they may have several rows: (),
+            of all, and one or two columns of categories, in each of which a person counts who has a
+            row there.
+        person_weights: Weight of each of these, as those of tables.
+        laplace: Whether the noise is Laplace noise. C is then an L1 norm, and `noise_multiplier`
+            the scale over C; there are no choices.
+        fine: What is counted in parts of slices, too, where there are no choices: a column with
+            bounds, alone or by one or two columns of categories.
+        fine_weights: Weight of each of these, as those of tables.
+
+    Raises:
+        ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong
+            sum, table of persons or weight; too many cells.
+
+    >>> from discreet.tabular.tables import schema_from_bounds
+    >>> plan = MarginalsPlan.calibrate(schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
+    >>> plan.tables, round(plan.stddev(("smoker",)), 2)
+    ((('age',), ('smoker',), ('age', 'smoker')), 8.45)
+    """
+
+    schema: Schema
+    tables: tuple[Table, ...]
+    weights: tuple[int, ...]
+    slices: int = 32
+    choices: int = 0
+    choice_epsilon: float = 0.0
+    sums: tuple[Table, ...] = ()
+    sum_weights: tuple[int, ...] = ()
+    persons: tuple[Table, ...] = ()
+    person_weights: tuple[int, ...] = ()
+    laplace: bool = False
+    fine: tuple[Table, ...] = ()
+    fine_weights: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.choices and (self.laplace or self.fine):
+            raise ValueError(
+                "choices are for Gaussian noise without fine counts: leave out choices, or laplace and fine"
+            )
+        described = {column.name: column for column in self.schema.columns}
+        seen = set()
+        for table in self.tables:
+            if (
+                len(table) > 3
+                or len({*table}) < len(table)
+                or not {*table} <= {*described}
+                or frozenset(table) in seen
+            ):
+                raise ValueError(
+                    f"tables has {table!r}: give one to three different columns of the schema, each such set once"
+                )
+            seen.add(frozenset(table))
+        for what, own in [("sums", self.sums), ("fine", self.fine)]:
+            for name, *by in own:
+                if (
+                    len(by) > 2
+                    or len({name, *by}) < 1 + len(by)
+                    or not {name, *by} <= {*described}
+                    or described[name].bounds is None
+                    or any(described[other].bounds is not None for other in by)
+                    or own.count((name, *by)) > 1
+                ):
+                    raise ValueError(
+                        f"{what} has {(name, *by)!r}: give a column with bounds, alone or with one or two of "
+                        "categories, each once"
+                    )
+        for table in self.persons:
+            known = all(name in described and described[name].bounds is None for name in table)
+            if (
+                self.max_rows == 1
+                or len(table) > 2
+                or len({*table}) < len(table)
+                or not known
+                or self.persons.count(table) > 1
+            ):
+                raise ValueError(
+                    f"persons has {table!r}: give () or columns of categories, as in ('region',), each once, where the schema's "
+                    f"max_rows is above 1; it is {self.max_rows}, and with 1 row of a person all counts are of persons"
+                )
+        for column in self.schema.columns:
+            if column.bounds is not None and not (np.diff(self.levels.edges(column)) > 0).all():
+                raise ValueError(
+                    f"the bounds of '{column.name}', {column.rule()}, have no {self.slices} slices in 64-bit floats: give it "
+                    "another unit or origin"
+                )
+        chosen = len(self.weights) - len(self.tables)
+        if (
+            not any(self.tables)
+            or len(self.sums) != len(self.sum_weights)
+            or len(self.persons) != len(self.person_weights)
+            or len(self.fine) != len(self.fine_weights)
+            or not 0 <= chosen <= self.choices
+            or {*self.weights[len(self.tables) :]} - {1}
+        ):
+            raise ValueError(
+                f"there are {len(self.tables)} tables, {self.choices} choices and {len(self.weights)} weights, "
+                f"{len(self.sums)} sums and {len(self.sum_weights)} weights, {len(self.persons)} tables of persons and "
+                f"{len(self.person_weights)} weights, {len(self.fine)} fine counts and {len(self.fine_weights)} weights: name "
+                "columns, and give each table and sum a weight, and each pair that is to be chosen a weight of 1"
+            )
+        if self.choices:
+            positive(
+                "choice_epsilon",
+                self.choice_epsilon,
+                hint="MarginalsPlan.calibrate(choices=...) finds it.",
+            )
+        each = (*self.weights, *self.sum_weights, *self.person_weights, *self.fine_weights)
+        for weight in each:
+            integer(
+                "a weight",
+                weight,
+                most=MOST_WEIGHT,
+                hint="A weight of 2 is as precise as four tables of weight 1.",
+            )
+        if self.open and len(self.candidates.tables) - len(self.tables) < self.open:
+            raise ValueError(
+                f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer"
+            )
+        if (cells := (self.candidates if self.open else self).num_counts) > MOST_CELLS:
+            raise ValueError(
+                f"the tables have {cells:,} cells, and at most {MOST_CELLS:,} are counted: name fewer tables, or fewer slices"
+            )
+
+    @classmethod
+    def calibrate(
+        cls,
+        schema: Schema,
+        *,
+        epsilon: float,
+        delta: float,
+        tables: Sequence[Sequence[str]] | None = None,
+        weights: Mapping[Any, int] | None = None,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        slices: int = 32,
+        choices: int = 0,
+        sums: Mapping[Table, int] | None = None,
+        persons: Mapping[Table, int] | None = None,
+        laplace: bool = False,
+        fine: Mapping[Table, int] | None = None,
+    ) -> MarginalsPlan:
+        """Find the least noise with which counting and summing costs (epsilon, delta).
+
+        Args:
+            schema: The public description.
+            epsilon: Target, above 0.
+            delta: Target, well below one over the number of records.
+            tables: The cross tables, by names of columns. None: those that twins need, which are
+                all columns, all pairs and, with a target of few categories and not too many
+                columns, all pairs with the target. With `choices`: all columns, all pairs with the
+                target, and those with values that are impossible together.
+            weights: By name of a column: the weight of all tables with it, the largest if several
+                are named; 1 for the others. By a tuple of names: that of this table. None: 2 for
+                the schema's target.
+            relation: The neighbouring relation.
+            slices: Most slices of a column of numbers.
+            choices: Number of further pairs of columns chosen and counted, one after another, by
+                what the tables and the pairs before do not explain. A tenth of the budget is for
+                the choices.
+            sums: Weight of each sum: of a column with bounds, alone or by a column of categories.
+                None: all columns of the tables that have bounds, alone, with the weights of the
+                columns.
+            persons: Weight of each table of persons. None: where a person may have several rows,
+                that of all persons, which costs as much as a table of weight 1.
+            laplace: Laplace noise instead of Gaussian noise, without choices.
+            fine: Weight of each count in parts of slices, for quantiles. None: there are none.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        names = [column.name for column in schema.columns]
+        if tables is None:
+            tables = _tables_of(schema, choices)
+        if weights is None:
+            weights = {} if schema.target is None else {schema.target: 2}
+        chosen = tuple(map(tuple, tables))
+        if sums is None:
+            within = {name for table in chosen for name in table}
+            bounded = [
+                column.name for column in schema.columns if column.bounds and column.name in within
+            ]
+            sums = {(name,): weights.get(name, 1) for name in bounded}
+        if persons is None:
+            persons = {(): min(schema.max_rows, MOST_WEIGHT)} if schema.max_rows > 1 else {}
+        if unknown := sorted(map(str, {*weights} - {*names, *chosen})):
+            raise ValueError(
+                f"weights names {', '.join(unknown)}, which the schema does not describe"
+            )
+        mechanism = LAPLACE if laplace else GAUSSIAN
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": mechanism.slack}
+        integer("choices", choices, least=0, hint="0 counts the tables alone.")
+        goal["slack"] += choices * (GAUSSIAN.slack + CHOICE.slack)
+        # A choice of range r is worth a Gaussian of distance r / 2; under REPLACE_ONE both are
+        # twice as far.
+        ratio = 2 * math.sqrt(_SHARE / (1 - _SHARE) / max(choices, 1))
+        noise = calibrate_noise_multiplier(
+            lambda noise: _event(noise, ratio / noise, choices, laplace), **goal
+        )
+        each = [
+            weights.get(own) or max((weights.get(name, 1) for name in own), default=1)
+            for own in chosen
+        ]
+        plan = cls(
+            schema=schema,
+            tables=chosen,
+            weights=(*each, *(1,) * choices),
+            noise_multiplier=noise,
+            relation=relation,
+            delta=delta,
+            slices=slices,
+            choices=choices,
+            choice_epsilon=ratio / noise if choices else 0.0,
+            sums=tuple(sums),
+            sum_weights=tuple(sums.values()),
+            persons=tuple(persons),
+            person_weights=tuple(persons.values()),
+            laplace=laplace,
+            fine=tuple(fine or ()),
+            fine_weights=tuple((fine or {}).values()),
+        )
+        return dataclasses.replace(plan, noise_multiplier=noise / plan._in_events * (1 + 1e-12))
+
+    @property
+    def open(self) -> int:
+        """The number of pairs not yet chosen."""
+        return len(self.weights) - len(self.tables)
+
+    @functools.cached_property
+    def candidates(self) -> MarginalsPlan:
+        """The plan's tables and all pairs that may be chosen: what is counted exactly, which is not private."""
+        names = [column.name for column in self.schema.columns]
+        known = {frozenset(table) for table in self.tables}
+        pairs = [pair for pair in itertools.combinations(names, 2) if frozenset(pair) not in known]
+        tables = (*self.tables, *pairs)
+        return dataclasses.replace(self, tables=tables, weights=(1,) * len(tables), choices=0)
+
+    @functools.cached_property
+    def levels(self) -> Levels:
+        """The public levels of the columns."""
+        return Levels(
+            self.schema if self.max_rows == 1 else self.schema.without_person(), self.slices
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a record: 1, or those of a person that are counted."""
+        return self.schema.max_rows
+
+    @property
+    def counted(self) -> str:
+        """What is counted, in a word: "records", "persons" with one row each, or "rows" of persons."""
+        return "rows" if self.max_rows > 1 else f"{self.own_unit.noun}s"
+
+    @functools.cached_property
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of each table's columns."""
+        place = {column.name: number for number, column in enumerate(self.schema.columns)}
+        return tuple(tuple(place[name] for name in table) for table in self.tables)
+
+    @functools.cached_property
+    def cells(self) -> tuple[int, ...]:
+        """Number of cells of each table."""
+        return tuple(
+            math.prod(self.levels.sizes[column] for column in table) for table in self.columns
+        )
+
+    @functools.cached_property
+    def divided(self) -> tuple[Column, ...]:
+        """The columns whose slices are counted in parts, too."""
+        names = {name for name, *_ in self.fine}
+        return tuple(column for column in self.schema.columns if column.name in names)
+
+    @functools.cached_property
+    def all_sizes(self) -> tuple[int, ...]:
+        """Number of levels of each column; then, for each that is divided, of parts of a slice."""
+        return (*self.levels.sizes, *(PARTS for _ in self.divided))
+
+    @functools.cached_property
+    def all_columns(self) -> Columns:
+        """Positions of the columns of tables, then of fine counts: the column, its parts, and those by which."""
+        place = {column.name: number for number, column in enumerate(self.schema.columns)}
+        part = {column.name: len(place) + number for number, column in enumerate(self.divided)}
+        fine = ((place[name], part[name], *(place[x] for x in by)) for name, *by in self.fine)
+        return (*self.columns, *fine)
+
+    @functools.cached_property
+    def fine_cells(self) -> tuple[int, ...]:
+        """Number of cells of each fine count."""
+        fine = self.all_columns[len(self.tables) :]
+        return tuple(math.prod(self.all_sizes[column] for column in table) for table in fine)
+
+    @property
+    def num_counts(self) -> int:
+        """Number of counts of tables, and of fine ones."""
+        return sum(self.cells) + sum(self.fine_cells)
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Number of levels of each column, by name."""
+        return dict(
+            zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True)
+        )
+
+    def cells_in(
+        self, levels: Int[np.ndarray, "column row"], table: Sequence[str]
+    ) -> Int[np.ndarray, " row"]:
+        """The cell of each row among those of one column or more."""
+        place = {name: number for number, name in enumerate(self._sizes)}
+        first, *others = table
+        found = levels[place[first]]
+        for name in others:
+            found = found.astype(np.int32) * self._sizes[name] + levels[place[name]]
+        return found
+
+    @functools.cached_property
+    def summed(self) -> tuple[Column, ...]:
+        """The columns that are summed."""
+        names = {name for name, *_ in self.sums}
+        return tuple(column for column in self.schema.columns if column.name in names)
+
+    @functools.cached_property
+    def sum_cells(self) -> tuple[int, ...]:
+        """Number of cells of each sum."""
+        return tuple(math.prod(self._sizes[name] for name in by) for _, *by in self.sums)
+
+    @functools.cached_property
+    def person_cells(self) -> tuple[int, ...]:
+        """Number of cells of each table of persons; of all: 2, persons of whom all rows were kept, and the others."""
+        return tuple(
+            math.prod(self._sizes[name] for name in table) if table else 2 for table in self.persons
+        )
+
+    @property
+    def sensitivity(self) -> float:
+        """C, the norm of what one record adds to the weighted counts and sums: in L2, or L1 for Laplace noise."""
+        return self._length(self._of_tables, self._norm)
+
+    @property
+    def moved(self) -> float:
+        """How far one record moves the weighted counts and sums together, in that norm; the head of this file has the proof."""
+        near = neighbours(self.relation)
+        of_cells = near.distance if self.laplace else near.of_cells
+        return self._length(of_cells * self._of_tables, near.distance * self._norm)
+
+    def _length(self, *sizes: float) -> float:
+        """The norm of a vector whose parts have these norms."""
+        return math.fsum(sizes) if self.laplace else math.hypot(*sizes)
+
+    @property
+    def _of_tables(self) -> float:
+        """The norm of what one record adds to the weighted counts."""
+        return self.max_rows * self._length(*self.weights, *self.fine_weights)
+
+    @property
+    def _norm(self) -> float:
+        """The norm of what one record adds to the weighted sums and to the counts of persons."""
+        once = (
+            self._length(*[weight] * (min(self.max_rows, cells) if table else 1))
+            for table, weight, cells in zip(
+                self.persons, self.person_weights, self.person_cells, strict=True
+            )
+        )
+        of_sum = 5 / 4 if self.laplace else 1.0
+        sums = of_sum * self.max_rows * self._length(*self.sum_weights)
+        return _ROOM * self._length(sums, *once)
+
+    @property
+    def _in_events(self) -> float:
+        """C in units of that of the event: under REPLACE_ONE an accountant takes neighbours to be 2C apart."""
+        return self.sensitivity * neighbours(self.relation).distance / self.moved
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each weighted count and sum."""
+        return self.size * (math.sqrt(2) if self.laplace else 1)
+
+    @property
+    def size(self) -> float:
+        """Size of the noise: its standard deviation, or the scale of Laplace noise."""
+        return self.noise_multiplier * self.sensitivity
+
+    def stddev(self, table: Table) -> float:
+        """Standard deviation of the noise on each count of a table, in records or, where a record has several, rows."""
+        return self.noise / self.weights[self.place(table)]
+
+    def place(self, table: Sequence[str]) -> int:
+        """Number of the table that has these columns, in whatever order.
+
+        Raises:
+            ValueError: None has.
+        """
+        found = [number for number, own in enumerate(self.tables) if set(own) == set(table)]
+        if not found:
+            raise ValueError(
+                f"{' × '.join(table)} was not counted: choose one of the plan's tables"
+            )
+        return found[0]
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return 1 + 2 * self.choices
+
+    @property
+    def slack(self) -> float:
+        """Total variation between what runs and the event."""
+        first = LAPLACE.slack if self.laplace else GAUSSIAN.slack
+        return first + self.choices * (GAUSSIAN.slack + CHOICE.slack)
+
+    def event(self) -> DpEvent:
+        """The event of the release, under the plan's relation."""
+        noise = self.noise_multiplier * self._in_events
+        return _event(noise, self.choice_epsilon, self.choices, self.laplace)
+
+    def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
+        """Prove what the program that counts `tables` tells of one record.
+
+        It is the certificate: (key, counted, levels, mask), or, with sums, (key, counted, summed,
+        levels, values, mask).
+
+        Args:
+            key: A key of the same type as for the program.
+            rows: Records that it takes; `counted` and `summed` have the counts and sums of all
+                others.
+
+        Raises:
+            PrivacyError: The proof failed.
+        """
+        counted, levels, mask = shapes(self.num_counts, self._rows(rows), len(self.all_sizes))
+        if not self.width:
+            return self.query().certificate(key, counted, levels, mask)
+        summed, values = (
+            jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width))
+        )
+        return self.query().certificate(key, counted, summed, levels, values, mask)
+
+    def query(self) -> Query:
+        """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
+        own = self._first
+        counts = Counts(self.all_sizes, self.all_columns, (*own.weights, *self.fine_weights))
+        if not self.width:
+            return Query(counts, self._of_first, self.relation)
+        return Query(
+            CountsAndSums(counts, self._norm, 1 if self.laplace else 2),
+            self._of_first,
+            self.relation,
+            records=(3, 4, 5),
+        )
+
+    @functools.cached_property
+    def drawn(self) -> float:
+        """Standard deviation of the noise as it is drawn, on a grid of integers: a little above `noise`."""
+        first = self._of_first.drawn(self._first.num_counts + self.width)
+        return (
+            max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
+        )
+
+    @property
+    def _first(self) -> MarginalsPlan:
+        """What is counted before pairs are chosen."""
+        count = len(self.weights) - self.choices
+        return dataclasses.replace(
+            self, tables=self.tables[:count], weights=self.weights[:count], choices=0
+        )
+
+    @property
+    def _of_first(self) -> Gaussian | Laplace:
+        """The noise on these counts and on all sums."""
+        own = self._first
+        kind = Laplace if self.laplace else Gaussian
+        return kind(self.size, self.size / own.sensitivity * own._in_events)
+
+    @property
+    def _of_pair(self) -> Gaussian:
+        """The noise on the counts of a chosen pair."""
+        return Gaussian(self.noise, self.noise / self.max_rows * neighbours(self.relation).of_cells)
+
+    @property
+    def width(self) -> int:
+        """Number of sums and of counts of persons."""
+        return 2 * sum(self.sum_cells) + sum(self.person_cells)
+
+    @property
+    def all_weights(self) -> Int[np.ndarray, " number"]:
+        """The weight of each number that is released of `tables`, `fine`, sums and persons, one after another."""
+        tables = np.repeat(self.weights[: len(self.tables)], self.cells)
+        fine = np.repeat(np.array(self.fine_weights, int), self.fine_cells)
+        sums = np.repeat(self.sum_weights, 2 * np.array(self.sum_cells, int))
+        persons = np.repeat(self.person_weights, self.person_cells)
+        return np.concatenate([tables, fine, sums, persons])
+
+    def apart(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Counts, fine counts, sums and counts of persons, from all numbers one after another."""
+        sizes = [sum(self.cells), sum(self.fine_cells), 2 * sum(self.sum_cells)]
+        return np.split(numbers, np.cumsum(sizes))
+
+    def _rows(self, records: int) -> tuple[int, ...]:
+        """Axes of so many records and, where each may have several, of their rows."""
+        return (records, self.max_rows) if self.max_rows > 1 else (records,)
+
+    def choosing(self, key: PRNGKeyArray, rows: int = FEW_ROWS) -> tuple[Certificate, Certificate]:
+        """Prove what a choice tells of one record, and what the counts of the pair tell. Each is one program for all choices.
+
+        Args:
+            key: As in `certificate`.
+            rows: As there.
+
+        Returns:
+            The choice: (key, counted, levels, mask, expected, biases) to the number of a pair among
+                those of `candidates`. The
+            counts of a pair: (key, counted, levels, mask), where `levels` has the pair's columns
+                alone, each as if it had as
+            many levels as the longest.
+
+        Raises:
+            PrivacyError: A proof failed.
+        """
+        own = len(self.tables)
+        sizes = self.levels.sizes
+        tables = self.candidates.columns[own:]
+        longest = max(sizes)
+        cells = sum(self.candidates.cells[own:])
+        biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
+        expected = jax.ShapeDtypeStruct((cells,), np.int64)
+        choice = Query(
+            Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation
+        )
+        pair = Query(Counts((longest, longest), ((0, 1),), (1,)), self._of_pair, self.relation)
+        return (
+            choice.certificate(key, *shapes(cells, self._rows(rows), len(sizes)), expected, biases),
+            pair.certificate(key, *shapes(longest**2, self._rows(rows), 2)),
+        )
+
+    def wording(self, unit: Unit) -> Wording:
+        """What the statement of one release by this plan says, for its unit of privacy."""
+        return wording_of(self, unit)
+
+    @property
+    def own_unit(self) -> Unit:
+        """The schema's."""
+        return Unit(self.schema.person, self.max_rows)
+
+
+def _tables_of(schema: Schema, choices: int) -> list[Table]:
+    """The cross tables that twins need."""
+    names = [column.name for column in schema.columns]
+    pairs = itertools.combinations(names, 2)
+    if choices:
+        known = [{name for name, _ in pair} for pair in schema.impossible]
+        return [
+            *((name,) for name in names),
+            *(pair for pair in pairs if schema.target in pair or {*pair} in known),
+        ]
+    tables: list[Table] = [*((name,) for name in names), *pairs]
+    target = schema.target_column
+    if (
+        target is not None
+        and 0 < len(target.categories) <= MOST_CUTS
+        and len(names) <= MOST_COLUMNS
+    ):
+        others = [name for name in names if name != target.name]
+        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
+    return tables
+
+
+def _event(noise_multiplier: float, choice_epsilon: float, choices: int, laplace: bool) -> DpEvent:
+    counts = (LAPLACE if laplace else GAUSSIAN).event(noise_multiplier)
+    if not choices:
+        return counts
+    return ComposedDpEvent(
+        [counts, SelfComposedDpEvent(BoundedRangeDpEvent(choice_epsilon), choices)]
+    )
