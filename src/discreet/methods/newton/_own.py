@@ -50,6 +50,8 @@ from discreet.methods.inference import (
     warn_of_use,
 )
 from discreet.methods.newton._algebra import (
+    DOUBTED_NOISE,
+    DOUBTED_SHARE,
     Gradients,
     Matrix,
     NormalPrior,
@@ -674,13 +676,15 @@ class _Fit:
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
+        mean = float(np.trace(self.improved)) / size
+        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * mean)
 
         def extra(distance: float, spread: float) -> float:
             return error * (distance + min(spread, widest))
 
         theta, covariance, found = settle(
             self.gradients,
-            sure_part(self.improved, self.curvature_sigma),
+            sure_part(self.improved, doubt),
             self.sampling + hidden + moved * np.eye(size),
             self.normal_prior,
             self.theta,
