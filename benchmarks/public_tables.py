@@ -1,4 +1,4 @@
-"""Private Newton on public tables of people that chose none of its constants: predictions, and intervals that hold.
+"""Private Newton on public tables of people, of which most chose none of its constants: predictions, and intervals that hold.
 
 python -m benchmarks.public_tables
 

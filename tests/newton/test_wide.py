@@ -7,11 +7,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from scipy.special import expit
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from benchmarks.public_tables import exact
 from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model
-from discreet.methods.newton._algebra import hard, lowered, soft, spectrum
+from discreet.methods.newton._algebra import gathered, hard, lowered, soft, spectrum
 from discreet.methods.newton._own import _Fit
 
 COLUMNS, RECORDS = 30, 5_000
@@ -148,3 +148,69 @@ def test_steps_take_hidden_curvatures_for_their_mean_and_intervals_do_not() -> N
         assert held.mean() > 0.88
         chances = expit(found.predictive[:, :1] + found.predictive[:, 1:] @ x.T).mean(axis=0)
         assert -np.mean(np.log(np.where(table.y > 0.5, chances, 1 - chances))) < 0.38
+
+
+def test_eigenvalues_become_what_the_matrix_has_in_their_directions() -> None:
+    """The noise alone has eigenvalues up to 760, and the matrix such from 10 to 1,000."""
+    size = 80
+    sigma = 60.0
+    vectors = np.linalg.qr(np.random.default_rng(1).standard_normal((size, size)))[0]
+    matrix = (vectors * np.geomspace(10, 1_000, size)) @ vectors.T
+    raw = noisy(matrix, sigma)
+    values, found = np.linalg.eigh((raw + raw.T) / 2)
+    own = np.einsum("ij,ik,kj->j", found, matrix, found)
+
+    def error(others: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((others - own) ** 2)))
+
+    others = min(error(change(values, sigma)) for change in (soft, hard))
+    assert error(gathered(values, sigma)) < 0.6 * min(error(values), others)
+
+
+def test_eigenvalues_of_noise_become_their_mean() -> None:
+    raw = noisy(100 * np.eye(40), 20.0)
+    values = np.linalg.eigvalsh((raw + raw.T) / 2)
+    assert np.ptp(values) > 200
+    np.testing.assert_allclose(gathered(values, 20.0), values.mean(), atol=20)
+    np.testing.assert_allclose(gathered(values, 1e-9), values)
+    np.testing.assert_allclose(gathered(np.full(3, 5.0), 1.0), 5.0)
+
+
+def test_both_curvatures_make_the_intervals_of_many_columns() -> None:
+    """Four tables of 20 columns and 2,000 records: 4.5 times as wide as the exact by the second curvature alone, now 2.3."""
+    held, width = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        common = rng.standard_normal((2_000, 1))
+        x = np.clip((0.5 * common + rng.standard_normal((2_000, 20))) / 3.5, -1, 1)
+        truth = np.append(-0.5, rng.normal(0, 0.9, 20))
+        y = (rng.random(2_000) < expit(truth[0] + x @ truth[1:])).astype(float)
+        plan = NewtonPlan.calibrate(
+            epsilon=1.0, delta=1e-6, family="binary", num_features=20, num_records=2_000
+        )
+        found = fit_invented(x, y, plan, seed=seed, levels=np.zeros(20, bool))
+        own = np.sqrt(np.diag(found.covariance))
+        ones = np.column_stack([np.ones(2_000), x])
+        chances = expit(ones @ truth)
+        errors = np.sqrt(np.diag(np.linalg.inv((ones.T * chances * (1 - chances)) @ ones)))
+        held.append(np.abs(found.mean - truth) < 1.645 * own)
+        width.append(np.median(own / errors))
+    assert np.mean(held) > 0.9
+    assert np.mean(width) < 3.2
+
+
+def test_where_the_noise_hides_all_intervals_are_nearly_the_priors() -> None:
+    """Of 398 tumours at ε = 0.01, 0.73 of 60 intervals held the exact mean, now 0.88: a floor passed for curvature."""
+    x, y = load_breast_cancer(return_X_y=True)
+    x = ((x - x.mean(axis=0)) / (4 * x.std(axis=0)))[:398, :4].clip(-1, 1).astype(np.float32)
+    table = SimpleNamespace(x=x, y=y[:398].astype(float), levels=np.zeros(4, bool))
+    mean, _ = exact(table, "binary")  # pyright: ignore[reportArgumentType]
+    plan = NewtonPlan.calibrate(
+        epsilon=0.01, delta=1e-3, family="binary", num_features=4, num_records=398
+    )
+    held = []
+    for seed in range(12):
+        found = fit_invented(x, table.y, plan, seed=seed, levels=table.levels)
+        own = np.sqrt(np.diag(found.covariance))
+        held.append(np.abs(found.mean - mean) < 1.645 * own)
+    assert np.mean(held) > 0.82

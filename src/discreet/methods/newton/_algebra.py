@@ -7,9 +7,9 @@ exact fit would find, so a few of them give theta by regression. Two noises lie 
 releases, and that of the records' drawing, V, which a fit without privacy has too. `likelihood` has
 both; priors come on top, one for intervals and one for predictions.
 
-Noisy matrices overstate their largest eigenvalues and understate the smallest. `spectrum` and
-`soft` shrink what does not stand out of the noise; what is left of it is counted as noise of the
-gradients (`Evidence.extra`).
+Noisy matrices overstate their largest eigenvalues and understate the smallest. `gathered` undoes
+that, for steps and predictions; `spectrum` and `soft` shrink what does not stand out of the noise,
+for intervals. What is left of it is counted as noise of the gradients (`Evidence.extra`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCALE_ERROR, LEAST_SCALE = (
 LEAST_CURVATURE = 0.003  # of the largest possible one
 DOUBTED_NOISE = 3.0
 DOUBTED_SHARE = 0.15
-"""An eigenvalue of the curvature that counts half in a posterior: in deviations of the noise, and of their mean; the less."""
+"""An eigenvalue of the curvature that counts half: in deviations of the noise; of own models at most this share of their mean."""
 KEPT = 0.65
 HIDING = 0.8
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain."""
@@ -53,9 +53,13 @@ def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
     return (vectors * change(values)) @ vectors.T
 
 
-def sure_part(curvature: Matrix, sigma: float) -> Matrix:
-    """A curvature, less in directions in which it may be noise of this deviation: there records may say nearly nothing."""
-    doubt = min(DOUBTED_NOISE * sigma, DOUBTED_SHARE * float(np.trace(curvature)) / len(curvature))
+def sure_part(curvature: Matrix, doubt: float) -> Matrix:
+    """A curvature, less in directions in which it may be noise: there records may say nearly nothing.
+
+    Args:
+        curvature: The curvature.
+        doubt: An eigenvalue that counts half.
+    """
     return rebuilt(curvature, lambda values: values**3 / (values**2 + doubt**2))
 
 
@@ -86,6 +90,23 @@ def hard(values: Vector, sigma: float) -> Vector:
     share = beyond / (beyond + of_noise + 1e-300)
     kept = np.sign(values) * np.sqrt(np.maximum(squares - edge, 0))
     return share * soft(values, sigma) + (1 - share) * kept
+
+
+def gathered(values: Vector, sigma: float) -> Vector:
+    """Eigenvalues as they were without the noise of a symmetric matrix, which drives them apart; hidden ones become their mean.
+
+    The noise adds to each, on average, sigma^2 times the sum of the inverse distances from the
+    others. Less that, a value is what the matrix without noise has in the noisy direction (Bun,
+    Allez, Bouchaud and Potters, IEEE Trans. IT 2016). Of few values that is uncertain: their
+    distances from the mean count by the root of the share of squares that is not noise.
+    """
+    size = len(values)
+    away = values - values.mean()
+    apart = away[:, None] - away
+    found = away - sigma**2 * np.sum(apart / (apart**2 + 2 * sigma**2 + 1e-300), axis=1)
+    of_noise = sigma**2 * size * (size - 1) / 2
+    beyond = max(float(np.square(away).sum()) - of_noise, 0.0)
+    return values.mean() + np.sqrt(beyond / (beyond + of_noise + 1e-300)) * found
 
 
 def lowered(values: Vector, least: float, total: float) -> Vector:

@@ -33,16 +33,16 @@ from discreet._jax import one_release
 from discreet._validate import ENDS, choice, floats, unmasked
 from discreet.methods.inference import IN_SHARDS, Share, warn_of_use
 from discreet.methods.newton._algebra import (
+    DOUBTED_NOISE,
     LEAST_CURVATURE,
     SCALES,
     Diagnosis,
     Gradients,
     Matrix,
     Prior,
-    Shrinkage,
     Vector,
     diagnose,
-    hard,
+    gathered,
     hides,
     is_settled,
     rebuilt,
@@ -448,9 +448,7 @@ class _Newton:
         self.points: list[Vector] = []
         self.values: list[Vector] = []
         self.since = 0  # gradients of the present curvature
-        self.precision_of_curvature = 0.0
         self.drawn = 0.0  # variance of its entries from which records it is of
-        self.products: list[Any] = [None, None]
         size = plan.num_features + 1
         self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         self._count_rows()
@@ -695,12 +693,11 @@ class _Newton:
     def _surely(self) -> Matrix:
         """The curvature of intervals; where the noise hides columns' spreads, less in directions in which it may be noise.
 
-        There its floor would be most of it, and intervals would be as narrow as if records said so
-        much.
+        There intervals would be as narrow as if records said so much.
         """
         if not self.unseen.any():
             return self.uncertain
-        return sure_part(self.uncertain, self.precision_of_curvature**-0.5)
+        return sure_part(self.uncertain, DOUBTED_NOISE * self.measured[1])
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
@@ -725,7 +722,6 @@ class _Newton:
         )
         raw = unit * self._freed(found)
         sigma = noise * unit
-        self.precision_of_curvature += sigma**-2.0
         # A record's products have a norm of at most `unit`, and those of all this trace.
         self.drawn = (1 / plan.pilot - 1) * unit * abs(np.trace(raw)) / len(raw) ** 2
         if which == 0:
@@ -734,33 +730,28 @@ class _Newton:
             if self.counts is not None:
                 self.most *= 20 * share
         else:
-            again = np.clip(np.trace(raw) / np.trace(self.products[0]), 0.1, 3)
+            # The first one, scaled, counts as far as it is near: what changed by so much on average
+            # may have changed by so much in shape.
+            again = np.clip(np.trace(raw) / np.trace(self.products), 0.1, 3)
             self.least *= min(again, 1.0)
+            before, its_sigma = again * self.measured[0], again * self.measured[1]
+            changed = again * (1 - again) * np.trace(self.products) / len(raw)
+            part = sigma**2 / (sigma**2 + its_sigma**2 + changed**2)
+            raw = raw + part * (before - raw)
+            sigma *= np.sqrt(1 - part)
+        self.measured = raw, sigma
         # Where the noise hides directions, steps are best by one mean curvature. Intervals must not
         # believe it.
-        self.products = [
-            self._seen(raw, sigma, shrinkage, before)
-            for shrinkage, before in zip((hard, soft), self.products, strict=True)
-        ]
-        self.sampling = self.weight * self.typical_weight * self.products[0]
-        self.curvature, self.uncertain = [
-            self._of_levels(products, reach, most) for products in self.products
-        ]
+        self.products = rebuilt(
+            raw, lambda values: np.clip(gathered(values, sigma), self.least, self.most)
+        )
+        values, vectors = spectrum(raw, sigma, self.least, farthest=0.0)
+        seen = (vectors * np.minimum(values, self.most)) @ vectors.T
+        self.sampling = self.weight * self.typical_weight * self.products
+        self.curvature = self._of_levels(self.products, reach, most)
+        self.uncertain = self._of_levels(seen, reach, most)
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
-
-    def _seen(
-        self, raw: Matrix, sigma: float, shrinkage: Shrinkage, before: Matrix | None
-    ) -> Matrix:
-        """What a noisy matrix of products shows: of the second one, the one before, scaled, and what stands out beside it."""
-        if before is None:
-            values, vectors = spectrum(raw, sigma, self.least, shrinkage=shrinkage)
-        else:
-            again = np.clip(np.trace(raw) / np.trace(before), 0.1, 3)
-            rest = rebuilt(raw - again * before, lambda values: shrinkage(values, sigma))
-            values, vectors = np.linalg.eigh(again * before + rest)
-        values = np.clip(values, self.least, self.most)
-        return (vectors * values) @ vectors.T
 
     def _of_levels(self, products: Matrix, reach: float, most: float) -> Matrix:
         """The curvature of gradients, in which rows have their weight, from products, in which they have its square.
@@ -770,7 +761,7 @@ class _Newton:
         but for how other features vary among them, those of the level's own row. What of these may be
         noise is left as it is.
         """
-        noise = np.sqrt(len(products) / self.precision_of_curvature)  # of the row that is undone
+        noise = np.sqrt(len(products)) * self.measured[1]  # of the row that is undone
         point = self._whole(self.theta)
         middle = self.centre @ self.to
         found = products.copy()
@@ -825,7 +816,7 @@ class _Newton:
         size = len(self.theta)
         curvature = self.improved()
         gradients = self.gradients
-        error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
+        error = 1 / (self.measured[1] ** -2.0 + 1 / (0.1 * np.trace(curvature) / size) ** 2)
         error += self.drawn
 
         def extra(distance: Vector, spread: Vector) -> Matrix:

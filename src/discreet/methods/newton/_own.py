@@ -50,6 +50,8 @@ from discreet.methods.inference import (
     warn_of_use,
 )
 from discreet.methods.newton._algebra import (
+    DOUBTED_NOISE,
+    DOUBTED_SHARE,
     Gradients,
     Matrix,
     NormalPrior,
@@ -708,13 +710,15 @@ class _Fit:
         # An error of the curvature acts as one of its entries, times how far the posterior reaches.
         # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
         others = self.blocks.others
-        mean = np.diag(self.curvature)[others].mean() if others.any() else 0.0
-        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * mean + 1e-300) ** -2.0)
+        typical = np.diag(self.curvature)[others].mean() if others.any() else 0.0
+        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical + 1e-300) ** -2.0)
         free = back[:, ~self.prior.ruled]
         among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
+        mean = float(np.trace(self.improved)) / size
+        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * mean)
 
         def extra(distance: Vector, spread: Vector) -> Matrix:
             far = distance + spread * min(1.0, widest / float(spread.sum()))
@@ -723,7 +727,7 @@ class _Fit:
 
         theta, covariance, found = settle(
             self.gradients,
-            sure_part(self.improved, self.curvature_sigma),
+            sure_part(self.improved, doubt),
             self.sampling + hidden + moved * np.diag(others),
             self.normal_prior,
             self.theta,
