@@ -60,7 +60,7 @@ def measure(scale: Scale) -> list[Outcome]:
     ours, theirs = "discreet, Poisson", "NumPyro, not private"
     parts = outcome.together([_loops.NOISE, _loops.BATCH], theirs)
     reason = f"noise and batch alone take {number(parts)} of NumPyro's step"
-    outcome.compare("private / NumPyro, not private", ours, theirs, ("<=", 1.5), reason)
+    outcome.compare("private / NumPyro, not private", ours, theirs, ("<=", 1.6), reason)
     outcome.compare("the same with batches of one size", "discreet, fixed size", theirs)
     outcome.facts |= {
         "num_parameters": private.num_parameters,

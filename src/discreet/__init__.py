@@ -159,14 +159,19 @@ def _modules() -> dict[str, str]:
     }
 
 
+def _loaded(module: str) -> Any:
+    with import_module("discreet._collector").uncollected():
+        return import_module(module)
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name from its home, or a module of the package."""
     if name in _HOME:
-        value = getattr(import_module(_modules()[_HOME[name]]), name)
+        value = getattr(_loaded(_modules()[_HOME[name]]), name)
     elif name == "__version__":
         value = import_module("importlib.metadata").version("discreet")
     elif not name.startswith("_") and name in (modules := _modules()):
-        value = import_module(modules[name])
+        value = _loaded(modules[name])
     else:
         raise AttributeError(f"module 'discreet' has no attribute {name!r}")
     globals()[name] = value

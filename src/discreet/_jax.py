@@ -9,7 +9,6 @@ of `scan` have other names, and keys are unpacked by another primitive. So discr
 tested releases (`TRIED_FROM`, `UNTRIED_FROM`), and proves nothing on any other (`untried_jax`).
 """
 
-import gc
 import hashlib
 import itertools
 import math
@@ -776,22 +775,6 @@ class Memo(dict[_Key, _Value]):
 run_once = partial(jax.jit, compiler_options=_QUICKLY)
 """`jax.jit` for a small program that is called a few times: compiled in half the time, without
 optimisations. Not for use within another `jit`, where JAX refuses compiler options."""
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Context in which Python looks for no cycles of objects.
-
-    Tracing makes very many objects that stay, which it would visit again and again. Arrays are
-    freed as ever.
-    """
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def run_kept(function: Callable[..., Any], *args: Any) -> Any:

@@ -112,7 +112,7 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
         ),
         pytest.param(
             "logistic",
-            {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}},
+            {"logistic": {"private / NumPyro, not private": ("<=", 1.6)}},
             marks=pytest.mark.exhaustive,
         ),
         pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
@@ -150,7 +150,7 @@ def test_vae_with_all_peers() -> None:
     if "jax_privacy" not in outcome.skipped:
         asked["jax_privacy, best microbatch / ours"] = (">=", 10)
     if "Opacus, ghost" not in outcome.skipped:
-        asked["Opacus, ghost / ours"] = (">=", 3)
+        asked["Opacus, ghost / ours"] = (">=", 2.6)
     assert bounds(outcome) == asked
     assert {timing.name for timing in outcome.timings} >= {"part: integer noise", "part: Adam"}
 
@@ -183,6 +183,7 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
         return {
             "init_seconds": 1.0,
             "compile_seconds": 3.0,
+            "xla_seconds": 2.0,
             "working_bytes": 2**20,
             "peak_bytes": 2**30,
         }
@@ -193,6 +194,7 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
     (times,), (peaks,) = compile_time.measure(quick), memory.measure(quick)
     assert bounds(times) == {"vae: compile": ("<=", 8.0), "logistic: compile": ("<=", 2.0)}
     assert [figure.met for figure in times.figures if figure.bound] == [True, False]
+    assert all("compiles for 2.00 s" in figure.reason for figure in times.figures if figure.bound)
     assert set(bounds(peaks).values()) == {("<=", 1.3), ("<=", 2048)}
     assert set(asked) == {
         ("compile", "vae", "private", 128, 60_000),
@@ -287,6 +289,17 @@ def test_first_answers_are_those_of_fresh_processes(tmp_path: Path) -> None:
     assert said == "exit status 1: no such peer"
 
 
+def test_a_first_answer_says_what_imports_take_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        first_answer, "_spent", lambda command, _: (1.5 if "estimators" in command[-1] else 9.0, "")
+    )
+    (outcome,) = first_answer.measure(dataclasses.replace(TINY, tiny=False))
+    bounded = [figure for figure in outcome.figures if figure.bound]
+    assert {figure.name for figure in bounded} == {*first_answer._BOUNDS}
+    assert all(figure.reason.startswith("1.50 s of imports") for figure in bounded)
+    assert first_answer.IMPORTS not in {figure.name for figure in outcome.figures}
+
+
 def test_pictures_are_drawn_from_results_alone(tmp_path: Path) -> None:
     """Of old results there is no picture, and a contender that was not measured is left out."""
     _pictures.draw({"machine": {}}, tmp_path)
@@ -297,7 +310,10 @@ def test_pictures_are_drawn_from_results_alone(tmp_path: Path) -> None:
         if name != "one-shot"
     ]
     errors = [{"name": f"{one['name']}: error", "value": one["median_us"]} for one in found]
-    answers = [{"name": "discreet, estimator", "median_us": 2.5e6}]
+    answers = [
+        {"name": "discreet, estimator", "median_us": 2.5e6},
+        {"name": first_answer.IMPORTS, "median_us": 1.5e6},
+    ]
     workloads = {
         "posteriors-abalone": {"timings": found, "figures": errors},
         "posteriors-absent": {"timings": [], "figures": []},
@@ -306,6 +322,7 @@ def test_pictures_are_drawn_from_results_alone(tmp_path: Path) -> None:
     _pictures.draw(workloads, tmp_path)
     seconds = (tmp_path / "first_answer.svg").read_text(encoding="utf-8")
     assert "2.5 s" in seconds
+    assert "1.5 s" not in seconds
     errors = (tmp_path / "posteriors.svg").read_text(encoding="utf-8")
     assert "discreet, Newton" in errors
     assert "one-shot" not in errors

@@ -1,4 +1,6 @@
+import atexit
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -19,6 +21,22 @@ RUN = CliRunner()
 def test_the_command_exists() -> None:
     (script,) = entry_points(group="console_scripts", name="discreet")
     assert script.load() is main
+
+
+def test_a_process_of_a_command_seldom_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it imports and traces stays until it ends; at its end all is left to the system."""
+    at_end = []
+    monkeypatch.setattr(sys, "argv", ["discreet", "--version"])
+    monkeypatch.setattr(atexit, "register", at_end.append)
+    usual = gc.get_threshold()
+    try:
+        with pytest.raises(SystemExit):
+            main()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] >= 100_000
+        assert at_end == [gc.freeze]
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_version_and_help() -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 _COUNT = """
+import gc
 import warnings
 import jax
 import numpy as np
@@ -23,6 +24,11 @@ x = rng.uniform(-1, 1, (300, 2))
 y = (x[:, 0] > 0).astype(int)
 """
 _ESTIMATOR = """
+# Modules stay: a search for cycles among all objects is in vain.
+searched = []
+gc.callbacks.append(lambda phase, told: searched.append(told) if told["generation"] == 2 else None)
+dp.estimators.LogisticRegression
+assert not searched, searched
 dp.estimators.LogisticRegression(epsilon=1.0, bounds=(-1, 1)).fit(x, y)
 """
 _OWN = """
@@ -44,13 +50,14 @@ def model(x, y=None):
 
 plan = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=300, num_steps=20, sampling=dp.PoissonSampling(0.1))
 guide = numpyro.infer.autoguide.AutoNormal(model)
-dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan).run(dp.random.key(), x, y, progress_bar=False)
+fitted = dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan).run(dp.random.key(), x, y, progress_bar=False)
+fitted.posterior(jax.random.key(0), 10)
 """
 
 
 @pytest.mark.parametrize(
     ("fit", "most"),
-    [(_ESTIMATOR, 3), (_OWN, 13), (_STEPS, 39)],
+    [(_ESTIMATOR, 1), (_OWN, 13), (_STEPS, 37)],
     ids=["estimator", "model", "steps"],
 )
 def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:

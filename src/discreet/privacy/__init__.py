@@ -1,7 +1,7 @@
 """What ε rests on: keys, sums, noise, their proof, and the order in which a private act happens.
 
-The ground (`discreet._dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is all that this
-storey stands on. In reading order; each imports only from those before it:
+The ground (`discreet._collector`, `_dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is
+all that this storey stands on. In reading order; each imports only from those before it:
 
     random       ChaCha20 keys, subkeys by purpose, Gaussian and discrete draws
     accounting   events to ε and δ, calibration, risk in words, filters; no JAX

@@ -330,7 +330,10 @@ class OfRecords(Method, ABC):
         import numpy as np
 
         checkpoint = self.checkpoint
-        fit_key, draw_key = jax.random.split(dp.random.key(self.asked.seed))
+        seeded = self.asked.seed is not None
+        # By way of words: JAX compiles a program to take the keys of an array apart.
+        both = np.asarray(jax.random.key_data(jax.random.split(dp.random.key(self.asked.seed))))
+        fit_key, draw_key = (dp.random.key_from_words(x, reproducible=seeded) for x in both)
         if checkpoint is not None and self.asked.seed is None:
             words = np.frombuffer(dp.storage.kept_secret(checkpoint / "draws.key"), "<u4")
             draw_key = dp.random.key_from_words(words, reproducible=False)

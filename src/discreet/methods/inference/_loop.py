@@ -25,12 +25,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 from tqdm.auto import tqdm
 
-from discreet._jax import compiled, run_once
+from discreet._jax import compiled, run_once, types_of
 from discreet.methods.inference._checkpoint import Checkpoint, Progress
 from discreet.methods.inference._result import Outcome
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures
 from discreet.methods.inference._step_keys import StepKeys
-from discreet.methods.inference._trace import TraceRecorder, update_mean
+from discreet.methods.inference._trace import TraceRecorder, parted, update_mean
 from discreet.privacy import mechanisms
 from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.plan import PrivacyPlan
@@ -103,21 +103,22 @@ def run_steps(
     drawing = step.drawing(plan.sampler, leaves)
     if step.shards is not None:
         numbers = numbers._replace(where=step.shards.where(state.rng_key))
-    flat, unravel = ravel_pytree(step.optim.get_params(state.optim_state))
-    recorder = TraceRecorder(flat.size, num_steps)
+    shapes = types_of(step.optim.get_params(state.optim_state))
+    dim = sum(x.size for x in jax.tree.leaves(shapes))
+    recorder = TraceRecorder(dim, num_steps)
     keep_gradients = keep_gradients and recorder.every_step
     # Two lengths, so that plans with other numbers of steps share a program.
     chunk_length = _SHORT_CHUNK if num_steps <= _SHORT_CHUNK else _LONGEST_CHUNK
     if recorder.every_step:
-        chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
+        chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, dim))))
     tables = jax.device_put(plan.sampler.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.device_put(state, may_alias=False)
-    mean = jax.device_put(np.zeros((2 * recorder.keeps_mean, flat.size), np.float32))
+    mean = jax.device_put(np.zeros((2 * recorder.keeps_mean, dim), np.float32))
     count = min(8, chunk_length)
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
-    kept_in_errors = _kept_in_errors(recorder, unravel, lambda: progress)
+    kept_in_errors = _kept_in_errors(recorder, shapes, lambda: progress)
     shown = {"delay": 2.0, "unit": "step", "desc": "private fit", "mininterval": 0.2}
     bar = tqdm(total=num_steps, disable=None if progress_bar and processes.first else True, **shown)
     with _interruptible() as received, bar, kept_in_errors:
@@ -126,7 +127,7 @@ def run_steps(
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
             with processes.together():
-                start = *step.laid(state, mean), numbers, leaves, tables, everywhere(jnp.int32(0))
+                start = *step.laid(state, mean), numbers, leaves, tables, everywhere(np.int32(0))
                 lowered = _chunk.lower(*static, *start)
             if processes.count > 1:
                 processes.agree(program=lowered.as_text())
@@ -146,7 +147,7 @@ def run_steps(
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
             found = program(
-                state, progress.mean, numbers, leaves, tables, everywhere(jnp.int32(count))
+                state, progress.mean, numbers, leaves, tables, everywhere(np.int32(count))
             )
             state, progress.mean, figures, chunk_norms, iterates, gradients = found
             progress.figures.append(np.asarray(figures)[:count])
@@ -187,7 +188,7 @@ def run_steps(
 
 @contextmanager
 def _kept_in_errors(
-    recorder: TraceRecorder, unravel: Callable[[Any], Any], progress: Callable[[], Progress]
+    recorder: TraceRecorder, shapes: Any, progress: Callable[[], Progress]
 ) -> Iterator[None]:
     """Give an error the outcome at the last kept iterate, as its `partial_outcome`.
 
@@ -202,7 +203,7 @@ def _kept_in_errors(
             trace = recorder.finish()
             found = progress()
             done = int(trace.steps[-1])
-            last = unravel(jnp.asarray(trace.iterates[-1]))
+            last = parted(trace.iterates[-1], shapes)
             figures = np.concatenate(found.figures)[:done]
             norms = np.concatenate(found.norms)[:done]
             error.__dict__["partial_outcome"] = Outcome(last, figures, norms, trace, done)

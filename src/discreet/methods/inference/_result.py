@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.tree_util import keystr
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -22,7 +21,7 @@ from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._forms import ArrayForm, Form, is_plain, kinds, objective_of
 from discreet.methods.inference._records import Program, take_apart
 from discreet.methods.inference._step import PrivateStep, StepFigures
-from discreet.methods.inference._trace import Trace
+from discreet.methods.inference._trace import Trace, parted
 from discreet.privacy import random
 from discreet.privacy.accounting import neighbours
 from discreet.privacy.clipping import AdaptiveClipping
@@ -455,8 +454,7 @@ def result_of(
 ) -> DPSVIResult:
     """Build the `DPSVIResult` from a loop's outcome."""
     last = outcome.last
-    _, unravel = ravel_pytree(last)
-    averaged = unravel(jax.device_put(outcome.trace.average()))
+    averaged = parted(outcome.trace.average(), last)
     params, last_params = (
         jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last)
     )

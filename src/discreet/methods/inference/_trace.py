@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -137,6 +138,14 @@ class Trace:
         if len(self.iterates) < 2 * _BATCHES and self.mean is not None:
             return self.mean_steps
         return len(self.iterates) - self.averaged_from
+
+
+def parted(flat: Vector, like: Any) -> Any:
+    """A tree with the shapes and types of `like` from one of `iterates`; by NumPy, for which nothing is compiled."""
+    leaves, structure = jax.tree.flatten(like)
+    parts = np.split(flat, np.cumsum([x.size for x in leaves])[:-1])
+    shaped = [part.reshape(x.shape).astype(x.dtype) for part, x in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def update_mean(

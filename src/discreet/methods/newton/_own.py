@@ -37,7 +37,8 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from discreet._jax import one_release, uncollected
+from discreet._collector import uncollected
+from discreet._jax import one_release
 from discreet.methods.inference import (
     Latents,
     NoPointError,

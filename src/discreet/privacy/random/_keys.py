@@ -54,7 +54,12 @@ from jax import lax
 from jaxtyping import Array
 
 from discreet._jax import exact_product, is_key, refuse_forked, untraced
-from discreet.privacy.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
+from discreet.privacy.random._chacha import (
+    WORDS_PER_BLOCK,
+    fast_keystream,
+    is_known,
+    keystream,
+)
 from discreet.privacy.random._prng import (
     BITS,
     CHACHA20,
@@ -253,12 +258,13 @@ def _describe(key: Any) -> str:
 def _digest(words: Array, impl_name: str) -> Array:
     """Eight words that depend on all of `words`, on their number and on the name, by chaining blocks."""
     name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
-    state = jnp.zeros(KEY_WORDS, jnp.uint32)
-    padded = (
-        jnp.zeros(-(-words.size // KEY_WORDS) * KEY_WORDS, jnp.uint32).at[: words.size].set(words)
-    )
+    # What is known is computed by NumPy: nothing is compiled for it.
+    arrays: Any = np if is_known(words) else jnp
+    padded = arrays.pad(arrays.asarray(words), (0, -words.size % KEY_WORDS))
+    state: Any = np.zeros(KEY_WORDS, np.uint32)
     for index, chunk in enumerate(padded.reshape(-1, KEY_WORDS)):
-        state = derive(state ^ chunk, nonce(FOREIGN, words.size, name_hash), counter=index)
+        mixed = arrays.asarray(state) ^ chunk
+        state = derive(mixed, nonce(FOREIGN, words.size, name_hash), counter=index)
     return state
 
 

@@ -9,11 +9,14 @@ is a public parameter here, so that a record reaches the model by its own row al
 message quotes a cell (`no_values`).
 """
 
-from discreet.tabular.estimators._private import PrivateRegression as PrivateRegression
-from discreet.tabular.estimators._regressions import (
-    LinearRegression as LinearRegression,
-    LogisticRegression as LogisticRegression,
-    NegativeBinomialRegression as NegativeBinomialRegression,
-    PoissonRegression as PoissonRegression,
-)
-from discreet.tabular.estimators._rows import rows_of_groups as rows_of_groups
+from discreet._collector import uncollected
+
+with uncollected():
+    from discreet.tabular.estimators._private import PrivateRegression as PrivateRegression
+    from discreet.tabular.estimators._regressions import (
+        LinearRegression as LinearRegression,
+        LogisticRegression as LogisticRegression,
+        NegativeBinomialRegression as NegativeBinomialRegression,
+        PoissonRegression as PoissonRegression,
+    )
+    from discreet.tabular.estimators._rows import rows_of_groups as rows_of_groups

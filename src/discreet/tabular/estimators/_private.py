@@ -254,8 +254,11 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if weights is not None:
             how["weights"] = weights
         num_records = len(table[0]) if self.num_records is None else int(self.num_records)
-        # A seed of None is the operating system's entropy.
-        fit_key, draw_key = jax.random.split(random.key(self.random_state))
+        # A seed of None is the operating system's entropy. By way of words: JAX compiles a program
+        # to take the keys of an array apart.
+        seeded = self.random_state is not None
+        both = np.asarray(jax.random.key_data(jax.random.split(random.key(self.random_state))))
+        fit_key, draw_key = (random.key_from_words(x, reproducible=seeded) for x in both)
         if kept is not None:
             # A fit that continues draws the same ones.
             words = np.frombuffer(kept_secret(kept / "draws.key"), "<u4")

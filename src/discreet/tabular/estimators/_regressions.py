@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
@@ -200,6 +199,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the Poisson deviance that is explained, 1 at best: an exact figure of these rows, **not private**."""
+        from sklearn.metrics import d2_tweedie_score  # its module is large
+
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
     def __sklearn_tags__(self) -> Any:
