@@ -324,7 +324,7 @@ PRODUCTS = {"dot", "einsum", "matmul", "tensordot", "vdot", "dot_general"}
 OF_RELEASES = "posterior draws, from releases alone"
 UNPINNED = {
     ("methods/newton/_far.py", "decided_by"): "NumPy's, of artificial records",
-    ("methods/newton/_sampling.py", "_log_density"): OF_RELEASES,
+    ("methods/newton/_sampling.py", "_looked_at"): OF_RELEASES,
     ("methods/newton/_sampling.py", "_sweeps"): OF_RELEASES,
     ("methods/newton/_sampling.py", "draw"): OF_RELEASES,
 }
