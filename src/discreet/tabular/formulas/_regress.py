@@ -38,7 +38,7 @@ from discreet.tabular.formulas._result import NUM_DRAWS, Regression
 from discreet.tabular.tables import Schema
 
 _WIDTH = 1.6448536269514722
-FEWEST = 5.0
+FEWEST = 8.0
 """Records that tell of a latent, over those whose gradients the noise may hide: with fewer the verdict names it."""
 _EVENLY = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
 
