@@ -2,7 +2,7 @@
 
 `python -m benchmarks.families` prints a line for each family, number of records and ε: the share of
 intervals that hold, of coefficients and of other latents. Arguments: names of families; --fits 6,
---records 2000 20000, --epsilon 0.5 3; --groups adds effects of ten clinics, (1 | clinic).
+--records 2000 20000, --epsilon 0.5 3; --groups 10 adds effects of ten clinics, (1 | clinic).
 """
 
 from __future__ import annotations
@@ -249,15 +249,14 @@ FAMILIES: dict[str, Callable[..., Drawn]] = {
 
 
 def drawn(
-    family: str, rng: np.random.Generator, size: int, groups: bool = False
+    family: str, rng: np.random.Generator, size: int, groups: int = 0
 ) -> tuple[str, dict[str, Any], Schema, dict[str, float]]:
     """A formula, a table that was drawn from a family, its schema, and the truth by the result's names."""
     cells, eta, truth = predictors(rng, size)
-    clinic = rng.choice(
-        NUM_CLINICS, size, p=np.arange(1, NUM_CLINICS + 1) / np.arange(1, NUM_CLINICS + 1).sum()
-    )
+    parts = np.arange(1, (groups or NUM_CLINICS) + 1)
+    clinic = rng.choice(len(parts), size, p=parts / parts.sum())
     if groups:
-        eta = eta + rng.normal(0, 0.5, NUM_CLINICS)[clinic]
+        eta = eta + rng.normal(0, 0.5, groups)[clinic]
     table, columns, left, truth = FAMILIES[family](rng, cells, eta, truth)
     described = columns if isinstance(columns, tuple) else (columns,)
     features = (
@@ -267,11 +266,11 @@ def drawn(
     )
     right = RIGHT
     if groups:
-        clinics = tuple(f"clinic {number}" for number in range(NUM_CLINICS))
+        clinics = tuple(f"clinic {number}" for number in range(groups))
         table["clinic"] = np.array(clinics)[clinic]
         features = (*features, Column(name="clinic", kind=Kind.CATEGORICAL, categories=clinics))
         right += " + (1 | clinic)"
-        # Ten clinics tell little of their mean.
+        # Few clinics tell little of their mean.
         truth = {
             name: value
             for name, value in truth.items()
@@ -296,7 +295,7 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=6)
     parser.add_argument("--records", type=int, nargs="*", default=[2_000, 20_000])
     parser.add_argument("--epsilon", type=float, nargs="*", default=[0.5, 3.0])
-    parser.add_argument("--groups", action="store_true")
+    parser.add_argument("--groups", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     print(
@@ -311,7 +310,7 @@ def main() -> None:
                 )
 
 
-def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: bool) -> str:
+def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: int) -> str:
     held: list[bool] = []
     missed: dict[str, int] = {}
     verdicts: dict[str, int] = {}
