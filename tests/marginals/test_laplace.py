@@ -88,7 +88,7 @@ def test_the_proof_finds_the_event_and_refuses_planted_faults(relation, rows, mo
     assert found.event.noise_multiplier == pytest.approx(plan.event().noise_multiplier, rel=1e-9)
     assert type(found.event) is type(plan.event()) is type(dp.mechanisms.LAPLACE.event(1.0))
     # Pure: the same at delta 0, and the closed form of its epsilon.
-    pure = plan.moved / plan._size
+    pure = plan.moved / plan.size
     assert profile(plan.event(), relation).epsilon(0.0) == pytest.approx(pure, rel=1e-12)
     assert 0.999 < plan.state(reproducible=False).epsilon <= 1
 
@@ -119,7 +119,7 @@ def test_an_audit_catches_half_the_noise_and_does_not_accuse_the_release(times) 
     assert np.abs(there - gone).sum() == plan.moved == 1
 
     def program(counts):
-        noise = Laplace(times * plan._size, plan.noise_multiplier)
+        noise = Laplace(times * plan.size, plan.noise_multiplier)
         return lambda key: noise(key, jnp.asarray(counts, jnp.float32))[0]
 
     verdict = audit_mechanism(
@@ -193,7 +193,7 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     schema = dataclasses.replace(plan.schema.columns[0], kind=dp.tables.Kind.REAL)
     plan = dataclasses.replace(plan, schema=dp.tables.Schema(columns=(schema,)))
     found = private_marginals(dp.random.key(1), {"age": [1.0]}, plan, non_private_seed=True)
-    sizes = np.abs(found.counts) / plan._size
+    sizes = np.abs(found.counts) / plan.size
     assert len(sizes) == 1000
     assert 0.84 < sizes.mean() < 1.16
     # Gaussian noise of that standard deviation would be larger on average: 1.13.
