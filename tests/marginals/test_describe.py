@@ -18,7 +18,7 @@ from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.interfaces.cli import _describe as describe_command, _methods, _run
+from discreet.interfaces.cli import _describe as describe_command, _run, _twin
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.page._description import description_of
 from discreet.tabular.marginals import (
@@ -814,7 +814,7 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert twin.exit_code == 0, twin.stderr
     # In the folder of the description, too, the statement says then what holds of twins.
     monkeypatch.setattr(
-        _methods, "fit_counts", lambda _, released: fit_twins(released, components=2, num_steps=2)
+        _twin, "fit_counts", lambda _, released: fit_twins(released, components=2, num_steps=2)
     )
     for _ in range(2):
         assert (
