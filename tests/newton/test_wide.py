@@ -12,6 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from benchmarks.public_tables import exact
 from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model
 from discreet.methods.newton._algebra import gathered, hard, lowered, soft, spectrum
+from discreet.methods.newton._blocks import Blocks
 from discreet.methods.newton._own import _Fit
 
 COLUMNS, RECORDS = 30, 5_000
@@ -100,7 +101,7 @@ def test_noise_does_not_shape_a_matrix() -> None:
 def test_noise_does_not_make_curvature() -> None:
     """The trace of a wide matrix is known well; without the noise's negative eigenvalues it was 1.8 times as large."""
     fit = object.__new__(_Fit)
-    fit.size = 80
+    fit.size, fit.blocks = 80, Blocks(80)
     raw = noisy(100 * np.eye(80), 100.0)
     trace = np.trace(raw)
     for shrinkage in (soft, hard):
