@@ -711,8 +711,10 @@ class _Fit:
         # An error of the curvature acts as one of its entries, times how far the posterior reaches.
         # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
         others = self.blocks.others
-        typical = np.diag(self.curvature)[others].mean() if others.any() else 0.0
-        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical + 1e-300) ** -2.0)
+        error = 0.0
+        if others.any():
+            typical = np.diag(self.curvature)[others].mean()
+            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical) ** -2.0)
         free = back[:, ~self.prior.ruled]
         among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
