@@ -121,6 +121,16 @@ def test_a_slope_beside_many_groups_is_as_good_as_one_without_them() -> None:
     assert 0.2 < np.median([x["spread"].mean() for x in found]) < 0.7
 
 
+def test_effects_that_the_noise_hides_do_not_end_a_fit() -> None:
+    """5 records a group: the mean of what is released of the effects' curvature is negative in every other fit."""
+    rows = tuple(column[:300] for column in schools())
+    plan = ModelPlan.calibrate(epsilon=0.5, delta=1e-6, num_records=300)
+    for seed in range(2):
+        found = fit_invented_model(by_school, rows, plan, seed=seed, levels=["effects"])
+        assert found.statement.use != "for its coefficients"
+        assert all(np.isfinite(draws).all() for draws in found.draws.values())
+
+
 def by_school_alone(school: Any, y: Any) -> None:
     mean = numpyro.sample("mean", dist.Normal(0, 2))
     spread = numpyro.sample("spread", dist.HalfNormal(1))

@@ -629,8 +629,9 @@ class _Fit:
         found, self.left = self.blocks.denoised(raw, sigma, of_others)
         if not self.blocks.groupings:
             return found
-        lowest = LEAST * np.trace(found) / self.size
-        return rebuilt(found, lambda values: np.maximum(values, lowest))
+        # Of effects that the noise hides, the mean may be negative.
+        mean = max(np.trace(found) / self.size, 2 * sigma / np.sqrt(self.size))
+        return rebuilt(found, lambda values: np.maximum(values, LEAST * mean))
 
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
