@@ -121,6 +121,15 @@ def test_a_slope_beside_many_groups_is_as_good_as_one_without_them() -> None:
     assert 0.2 < np.median([x["spread"].mean() for x in found]) < 0.7
 
 
+def test_with_little_noise_a_slope_beside_groups_is_as_without_noise() -> None:
+    """Bounds are as wide as noise is small beside sampling: beside that of effects, which are weighted down."""
+    plan = ModelPlan.calibrate(epsilon=20.0, delta=1e-6, num_records=5_000)
+    for seed in range(2):
+        found = fit_invented_model(by_school, schools(), plan, seed=seed, levels=["effects"])
+        assert 0.045 < found.draws["slope"].std() < 0.065  # exact: 0.054
+        assert abs(found.draws["slope"].mean() - 1) < 0.2
+
+
 def test_effects_that_the_noise_hides_do_not_end_a_fit() -> None:
     """5 records a group: the mean of what is released of the effects' curvature is negative in every other fit."""
     rows = tuple(column[:300] for column in schools())

@@ -556,9 +556,9 @@ class _Fit:
         loss[most_clipped] = np.inf
         self.short = min(self.reach, edges[np.argmin(loss)])
         if not stage.directions:
-            # By the map, sampling varies a sum by the root of the number of records. Beyond the
-            # tail nothing is expected.
-            records = self.plan.num_records
+            # By the map, sampling varies a sum by the root of the number of records, that of an
+            # effect by its weight less. Beyond the tail nothing is expected.
+            records = self.plan.num_records * float(self.blocks.weights.min()) ** 2
             free = FREE * np.sqrt(records) / noise
             last = 1 + int(np.max(np.nonzero(lengths.seen)[0], initial=0))
             self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
