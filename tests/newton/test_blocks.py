@@ -121,6 +121,46 @@ def test_a_slope_beside_many_groups_is_as_good_as_one_without_them() -> None:
     assert 0.2 < np.median([x["spread"].mean() for x in found]) < 0.7
 
 
+def test_with_little_noise_a_slope_beside_groups_is_as_without_noise() -> None:
+    """Bounds are as wide as noise is small beside sampling: beside that of effects, which are weighted down."""
+    plan = ModelPlan.calibrate(epsilon=20.0, delta=1e-6, num_records=5_000)
+    for seed in range(2):
+        found = fit_invented_model(by_school, schools(), plan, seed=seed, levels=["effects"])
+        assert 0.045 < found.draws["slope"].std() < 0.065  # exact: 0.054
+        assert abs(found.draws["slope"].mean() - 1) < 0.2
+
+
+def test_effects_that_the_noise_hides_do_not_end_a_fit() -> None:
+    """5 records a group: the mean of what is released of the effects' curvature is negative in every other fit."""
+    rows = tuple(column[:300] for column in schools())
+    plan = ModelPlan.calibrate(epsilon=0.5, delta=1e-6, num_records=300)
+    for seed in range(2):
+        found = fit_invented_model(by_school, rows, plan, seed=seed, levels=["effects"])
+        assert found.statement.use != "for its coefficients"
+        assert all(np.isfinite(draws).all() for draws in found.draws.values())
+
+
+def by_school_alone(school: Any, y: Any) -> None:
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    spread = numpyro.sample("spread", dist.HalfNormal(1))
+    effects = numpyro.sample("effects", dist.Normal(mean, spread).expand([6]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=effects[school]), obs=y)
+
+
+def test_records_may_touch_effects_alone() -> None:
+    """As by the formula y ~ (1 | school), whose intercept is the effects' mean."""
+    rng = np.random.default_rng(0)
+    truth = np.array([-1.5, -0.5, 0.0, 0.5, 1.0, 1.5])
+    school = rng.integers(0, 6, 5_000).astype(np.int32)
+    y = (rng.random(5_000) < 1 / (1 + np.exp(-truth[school]))).astype(np.float32)
+    plan = ModelPlan.calibrate(epsilon=2.0, delta=1e-6, num_records=5_000)
+    draws = fit_invented_model(by_school_alone, (school, y), plan, seed=0, levels=["effects"]).draws
+    spread = draws["effects"].std(axis=0)
+    assert (np.abs(draws["effects"].mean(axis=0) - truth) < 3.5 * spread).all()
+    assert (spread < 0.5).all()
+
+
 def test_names_of_effects_must_be_latents_with_levels() -> None:
     records = take_apart(schools(), {}, programs=(by_school,))
     latents = latents_of(

@@ -556,9 +556,9 @@ class _Fit:
         loss[most_clipped] = np.inf
         self.short = min(self.reach, edges[np.argmin(loss)])
         if not stage.directions:
-            # By the map, sampling varies a sum by the root of the number of records. Beyond the
-            # tail nothing is expected.
-            records = self.plan.num_records
+            # By the map, sampling varies a sum by the root of the number of records, that of an
+            # effect by its weight less. Beyond the tail nothing is expected.
+            records = self.plan.num_records * float(self.blocks.weights.min()) ** 2
             free = FREE * np.sqrt(records) / noise
             last = 1 + int(np.max(np.nonzero(lengths.seen)[0], initial=0))
             self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
@@ -629,8 +629,9 @@ class _Fit:
         found, self.left = self.blocks.denoised(raw, sigma, of_others)
         if not self.blocks.groupings:
             return found
-        lowest = LEAST * np.trace(found) / self.size
-        return rebuilt(found, lambda values: np.maximum(values, lowest))
+        # Of effects that the noise hides, the mean may be negative.
+        mean = max(np.trace(found) / self.size, 2 * sigma / np.sqrt(self.size))
+        return rebuilt(found, lambda values: np.maximum(values, LEAST * mean))
 
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
@@ -711,8 +712,10 @@ class _Fit:
         # An error of the curvature acts as one of its entries, times how far the posterior reaches.
         # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
         others = self.blocks.others
-        typical = np.diag(self.curvature)[others].mean() if others.any() else 0.0
-        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical + 1e-300) ** -2.0)
+        error = 0.0
+        if others.any():
+            typical = np.diag(self.curvature)[others].mean()
+            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical) ** -2.0)
         free = back[:, ~self.prior.ruled]
         among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
