@@ -13,7 +13,9 @@ from tests.methods import same
 import discreet as dp
 from benchmarks.families import FAMILIES, drawn
 from discreet.tabular.formulas import Regression
+from discreet.tabular.formulas._design import Design
 from discreet.tabular.formulas._model import in_units, model_of, records_of
+from discreet.tabular.formulas._regress import _doubts
 from discreet.tabular.models import FAMILIES as NAMED
 
 N = 6_000
@@ -117,6 +119,15 @@ def test_a_long_table_shows_its_ends_and_where_the_rest_is() -> None:
             assert shown == [*names[:32], "...", *names[-8:]]
         else:
             assert shown == names
+
+
+def test_crossed_groups_are_doubted() -> None:
+    """Of y ~ x + (1 | c) + (1 | d) intercept and effects of d held 0.5 to 0.9: only the prior tells them apart."""
+    schema = dp.tables.schema_from_bounds("y=0|1,x=-1:1,c=a|b|c,d=a|b|c")
+    plan = dp.newton.ModelPlan.calibrate(epsilon=1.0, num_records=N)
+    for formula, doubted in (("y ~ x + (1 | c) + (1 | d)", True), ("y ~ x + (1 + x | c)", False)):
+        doubts = _doubts(Design(formula, schema, "bernoulli", None), plan, {})
+        assert any("the effects of c and d only the prior" in doubt for doubt in doubts) == doubted
 
 
 def test_effects_of_groups_and_what_results_do(tmp_path) -> None:

@@ -174,4 +174,6 @@ def test_names_of_effects_must_be_latents_with_levels() -> None:
     for name in ("effect", "slope", "spread"):
         with pytest.raises(ValueError, match=f"levels names '{name}', .* Such are: effects"):
             Blocks.of(latents, [name])
+    with pytest.raises(ValueError, match="twice"):
+        Blocks.of(latents, ["effects", "effects"])
     assert Blocks.of(latents, ["effects"]).others.sum() == 1

@@ -51,10 +51,12 @@ class Blocks:
         """Those of a model; the first axis of a latent that is named here has a level in each place.
 
         Raises:
-            ValueError: A name is no latent with levels that records touch.
+            ValueError: A name is no latent with levels that records touch, or is given twice.
         """
         touched = dict(latents.touched)
         places = latents.split(np.arange(latents.num_touched))
+        if len(set(names)) < len(names):
+            raise ValueError("levels names a latent twice: name each once.")
         for name in names:
             if not touched.get(name):
                 raise ValueError(

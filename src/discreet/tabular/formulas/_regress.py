@@ -340,27 +340,44 @@ def _as_model(
             learned |= {
                 name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
             }
-        return found, predictive, learned, _few_named(design, plan, result)
+        return found, predictive, learned, _doubted(design, plan, result)
 
 
-def _few_named(design: Design, plan: ModelPlan, result: DPNewtonResult) -> DPNewtonResult:
-    """The result, whose verdict names latents that few records tell of: the noise may hide that most of these were clipped."""
+def _doubted(design: Design, plan: ModelPlan, result: DPNewtonResult) -> DPNewtonResult:
+    """The result, whose verdict has `_doubts`."""
+    use = result.statement.use
+    doubts = _doubts(design, plan, result.draws)
+    if not doubts or use != COEFFICIENTS:
+        return result
+    reason = "; ".join([result.statement.use_reason, *doubts])
+    return dataclasses.replace(result, statement=result.statement.with_use(use, reason))
+
+
+def _doubts(design: Design, plan: ModelPlan, draws: Mapping[str, np.ndarray]) -> list[str]:
+    """Which intervals may miss although the fit is good for its coefficients."""
+    found = []
     told_by = design.family.told_by
-    found = {} if told_by is None else told_by(result.draws, plan.num_records)
+    counts_by_site = {} if told_by is None else told_by(draws, plan.num_records)
     few = [
         name_of(design, site, place)
-        for site, counts in found.items()
+        for site, counts in counts_by_site.items()
         for place in np.ndindex(np.shape(counts))
         if np.asarray(counts)[place] < FEWEST * plan.hidden
     ]
-    use = result.statement.use
-    if not few or use != COEFFICIENTS:
-        return result
-    reason = (
-        f"{result.statement.use_reason}; few records tell of {listed(few)}: the noise may hide that they were clipped, and then "
-        "these intervals miss. A larger epsilon or more records help"
-    )
-    return dataclasses.replace(result, statement=result.statement.with_use(use, reason))
+    if few:
+        # The noise may hide that most of these records were clipped.
+        found.append(
+            f"few records tell of {listed(few)}: the noise may hide that they were clipped, and then these intervals miss. A "
+            "larger epsilon or more records help"
+        )
+    crossed = [grouping.name for grouping in design.groupings if grouping.terms[0] == "1"]
+    if len(crossed) > 1:
+        # Records tell of the sums of these effects alone.
+        found.append(
+            f"of the intercept and the effects of {listed(crossed)} only the prior says what is whose: their intervals may miss, "
+            "those of differences within one of them less"
+        )
+    return found
 
 
 def _named(
