@@ -183,3 +183,22 @@ def test_an_invented_table_has_a_pilot_sample_too() -> None:
     spread = np.sqrt(np.diag(found.covariance))
     assert (np.abs(found.mean - TRUTH) < 3.5 * spread).all()
     assert _fit.NUM_GRADIENTS - found.plan.num_pilot == 4
+
+
+@pytest.mark.usefixtures("short")
+def test_sums_of_a_pilot_sample_and_their_noise_are_those_of_all_records() -> None:
+    """With the noise as it was released, the fit believed a curvature that is mostly noise."""
+    plan = plan_for(table(0)[0])
+    fit = object.__new__(_fit._Newton)
+    fit.plan = plan
+    asked: list[tuple[float, bool]] = []
+
+    def release(kind: str, rows: str, noise: float, public: Any, *, pilot: bool) -> np.ndarray:
+        asked.append((noise, pilot))
+        return np.ones(3)
+
+    fit.records = release  # pyright: ignore[reportAttributeAccessIssue]
+    found, sigma = fit._of_pilot("total", "squares", 0.01, fit)  # pyright: ignore[reportArgumentType]
+    assert asked == [(plan.noise(0.01), True)]
+    np.testing.assert_allclose(found, 256 / 35)
+    np.testing.assert_allclose(sigma, plan.noise(0.01) * 256 / 35)
