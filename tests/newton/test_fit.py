@@ -1,5 +1,6 @@
 """Private Newton finds the fit, its intervals hold, odd tables cost nothing but information, and wrong input is refused."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -7,9 +8,18 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
+from threadpoolctl import ThreadpoolController
 
 import discreet as dp
-from discreet.methods.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
+from discreet.methods.newton import (
+    NewtonPlan,
+    _fit,
+    _releases,
+    _sums,
+    fit_invented,
+    fit_newton,
+    one_thread,
+)
 from discreet.methods.newton._algebra import SCALES, NormalLikelihood, Prior
 from discreet.privacy.query import Query
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
@@ -460,6 +470,32 @@ def test_a_fit_that_the_noise_hides_warns() -> None:
         found = fit_newton(dp.random.key(0), x, y, plan_for("binary", x, 1e-3))
     assert found.statement.use == NOT_USABLE
     assert found.statement.use_reason[1:] in str(caught[0].message)
+
+
+def test_a_fit_takes_one_thread_and_the_last_one_to_end_sets_the_number_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blas = ThreadpoolController().select(user_api="blas")
+
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in blas.info()}
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt(str(threads()))
+
+    x, y, _ = simulated("binary", 3, 150, 0)
+    monkeypatch.setattr(_fit, "_Newton", stopped)
+    with blas.limit(limits=2):
+        if threads() != {2}:
+            pytest.skip("the linear algebra of this machine has one thread")
+        with pytest.raises(KeyboardInterrupt, match=r"^\{1\}\n"):
+            fit_newton(dp.random.key(0), x, y, plan_for("binary", x, 1e-3))
+        assert threads() == {2}
+        with contextlib.ExitStack() as others:
+            with one_thread():
+                others.enter_context(one_thread())
+            assert threads() == {1}
+        assert threads() == {2}
 
 
 USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 2, 0.1, 0)]

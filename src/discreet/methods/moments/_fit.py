@@ -26,7 +26,7 @@ from discreet.methods.moments._posterior import (
 )
 from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum, whole
 from discreet.methods.moments._verdict import cautious, use_of
-from discreet.methods.newton import OfCoefficients, SurveyWeights, survey_weights
+from discreet.methods.newton import OfCoefficients, SurveyWeights, one_thread, survey_weights
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
@@ -220,7 +220,8 @@ def fit_moments(
     act.prove(*programs, named=False)  # their fingerprints follow the number of records
     act.begin()
     keys = jax.random.split(act.key, len(programs))
-    wide, found, last, known, counted = _measure(programs, keys, table, plan)
+    with one_thread():
+        wide, found, last, known, counted = _measure(programs, keys, table, plan)
     paid = act.statement
     statement = paid.with_use(*use_of(wide, found, last, plan.weighted and known.hidden))
     back = np.linalg.inv(last.to)

@@ -1,6 +1,7 @@
 """Private Newton: posteriors with all noise in them, from a few noisy gradients; of regressions and of NumPyro models."""
 
 from discreet.methods.newton._algebra import Gradients as Gradients
+from discreet.methods.newton._algebra import one_thread as one_thread
 from discreet.methods.newton._algebra import secant as secant
 from discreet.methods.newton._fit import NewtonResult as NewtonResult
 from discreet.methods.newton._fit import fit_newton as fit_newton

@@ -16,15 +16,44 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigh, solve_triangular
+from threadpoolctl import threadpool_limits
 
 Matrix = Float[np.ndarray, "latent latent"]
 Vector = Float[np.ndarray, " latent"]
+
+_in_turn = threading.Lock()
+_inside = 0
+_limits: list[threadpool_limits] = []
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Context in which NumPy's and SciPy's linear algebra has one thread, in all of this process.
+
+    Matrices here are small: threads wait for each other longer than they multiply, on a busy machine
+    many times as long. Of fits at the same time the last one to end sets the number back.
+    """
+    global _inside
+    with _in_turn:
+        if not _inside:
+            _limits.append(threadpool_limits(1, user_api="blas"))
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _in_turn:
+            _inside -= 1
+            if not _inside:
+                _limits.pop().restore_original_limits()
+
 
 SCALES = 2.0 ** -np.arange(8)
 """Standard deviations of the coefficients' prior, over the stated ones. Steps use all, predictions the first four."""

@@ -31,6 +31,7 @@ from jaxtyping import PRNGKeyArray
 from discreet._collector import uncollected
 from discreet._jax import run_once
 from discreet.methods.inference import FAILED, START_AGAIN, Processes, SavedFit, versions
+from discreet.methods.newton._algebra import one_thread
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._plan import NewtonPlan
 from discreet.methods.newton._sums import Parts, Program, Threads
@@ -182,7 +183,8 @@ class SavedReleases(SavedFit):
                 self._write()
             self._enter(act.begin)
         try:
-            yield
+            with one_thread():
+                yield
         except BaseException as error:
             error.add_note(f"The plan is spent. {kept if self.run_id else lost}")
             raise

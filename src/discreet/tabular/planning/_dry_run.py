@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from tqdm.auto import tqdm
 
-from discreet._validate import finite_or_none, integer, positive, require
+from discreet._validate import finite_or_none, integer, positive
 from discreet.methods.inference import UseWarning
+from discreet.methods.newton import one_thread
 from discreet.privacy.accounting import suggest
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 from discreet.tabular.models import MixtureOfProducts
@@ -315,9 +316,6 @@ def dry_run(
     >>> found.asked.use, found.rows[0].ratio > found.rows[-1].ratio
     ('for its coefficients', True)
     """
-    require("threadpoolctl", extra="tables", what="A dry run")
-    from threadpoolctl import threadpool_limits
-
     integer(
         "num_records",
         num_records,
@@ -341,8 +339,7 @@ def dry_run(
         delay=2.0,
         disable=disable,
     )
-    # Its matrices are small: threads that wait for each other take five times as long.
-    with threadpool_limits(1, user_api="blas"), bar, contextlib.suppress(KeyboardInterrupt):
+    with one_thread(), bar, contextlib.suppress(KeyboardInterrupt):
         for other in epsilons:
             outcomes = []
             for number in range(trial.num_tables):
