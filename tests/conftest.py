@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COSTS = Path(__file__).with_name("costs.tsv")
@@ -29,6 +30,11 @@ _measured: dict[str, float] = {}
 _shared: dict[Any, float] = {}
 _made_now: set[Any] = set()  # those made since the present test began
 
+
+# Tests run on all cores at once: threads that multiply for one would wait for each other. NumPy is
+# there by now; SciPy, and the processes that tests start, read the variable.
+threadpool_limits(1, user_api="blas")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Traces are large and live long: looking through them for garbage at Python's own rate takes a
 # twentieth of the tests' time.
