@@ -93,6 +93,7 @@ def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
 
 def test_the_keys_of_a_step_are_those_folded_one_by_one():
     keys = StepKeys.derive(dp.random.key(2), memory=True)
+    assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
     for key, expected in zip(
         keys.at(jnp.int32(7)), (jax.random.fold_in(key, 7) for key in keys), strict=True
     ):

@@ -3,8 +3,9 @@
 1. Refuse: the key drew its noise before, the result could not be private, the ledger does not hold
    it (`Act`).
 2. Prove: the programs that will run are together no more than the plan's event (`Act.prove`).
-3. Begin: claim the key, then debit (`Act.begin`). Only behind it may noise be drawn, or a program
-   touch the records.
+3. Begin: claim the key, then debit (`Act.begin`). Only behind it may noise be drawn for a release,
+   or anything be computed of the records that is kept: what is computed before, to compile a
+   program or to refuse a table, is thrown away.
 4. Run, and state: `Act.statement` has the proof and the receipt.
 
 Refusals cost nothing, since they come first. The key is claimed before the debit: of two threads

@@ -1,4 +1,4 @@
-"""Rules for the clipping norm: a fixed number, or a private quantile of the gradients' norms."""
+"""Rules for the clipping norm: a fixed number, or a private quantile of the norms. What clips is `gradients._rows`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The file has one JSON object a line: the first opens the ledger (name, unit, relation, cap), each
 further one is a debit or a change of the cap. Every line contains the SHA-256 of the line before;
 lines are appended under a file lock and reach the disk before they count. `Ledger` documents the
-guarantee. `discreet.act` debits, just before the first release.
+guarantee. `privacy.act` debits, just before the first release.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import clip_records, sum_records
 from discreet.privacy.query import GRID_OF_PRODUCTS, Gaussian, PlanOfRecords, Query, Wording
 from discreet.privacy.released import Released
-from discreet.privacy.report import Statement, Unit, counted
+from discreet.privacy.report import Statement, Unit, counted, public_size
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
@@ -109,7 +109,7 @@ class Standardisation(PlanOfRecords):
             },
             released=[f"Noisy means and mean squares of {columns}, and what is computed from them"],
             public=[
-                f"The number of {noun}s, N = {self.num_records}",
+                public_size(noun, self.num_records, self.relation),
                 "The bounds of the columns, and the noise",
             ],
             about=f"Means and spreads of {columns}, {self.num_records:,} {noun}s.",

@@ -11,7 +11,7 @@ from discreet.methods.newton import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.query import PlanOfRecords, Wording
-from discreet.privacy.report import Unit, counted
+from discreet.privacy.report import Unit, counted, public_size
 
 METHOD = "noisy moments"
 KINDS = "products", "products", "lengths", *["gradient"] * 6
@@ -155,7 +155,7 @@ class MomentsPlan(PlanOfRecords):
                 f"{gradients} × {self.num_features + 1:,} sums of gradients, and what is computed from them"
             ],
             public=[
-                f"The number of {noun}s, N = {self.num_records}",
+                public_size(noun, self.num_records, self.relation),
                 "The plan: the noise and the number of sums",
             ],
             about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "

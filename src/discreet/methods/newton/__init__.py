@@ -1,4 +1,14 @@
-"""Private Newton: posteriors with all noise in them, from a few noisy gradients; of regressions and of NumPyro models."""
+"""Private Newton: posteriors with all noise in them, from a few noisy gradients; of regressions and of NumPyro models.
+
+Files, in reading order:
+
+- what both share: `_algebra` (what follows from releases), `_sums` (programs over a table in
+  parts), `_saved` (each release once, kept and resumed), `_weights`, `_verdict`, `_posterior` (the
+  base of results), `_invented`;
+- regressions: `_plan`, `_releases` (rows and their bounds), `_counts`, `_fit`;
+- models: `_model_plan`, `_model` (rows), `_lengths`, `_far`, `_blocks`, `_sampling`, `_own`
+  (`DPNewton`).
+"""
 
 from discreet.methods.newton._algebra import Gradients as Gradients
 from discreet.methods.newton._algebra import one_thread as one_thread

@@ -10,7 +10,7 @@ from discreet.methods.newton._model import MOST_CURVED
 from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
 from discreet.privacy.query import Wording
-from discreet.privacy.report import Unit, counted
+from discreet.privacy.report import Unit, counted, public_size
 
 METHOD = "private Newton of a model"
 
@@ -164,7 +164,7 @@ class ModelPlan(SharedBudget):
                 f"{numbers:,} noisy numbers, noisy counts of lengths, and what is computed from them"
             ],
             public=[
-                f"The number of {noun}s, N = {self.num_records}",
+                public_size(noun, self.num_records, self.relation),
                 "The model, its prior and where the fit starts; the plan: the noise and its shares",
             ],
             about=(

@@ -13,7 +13,7 @@ from discreet.methods.newton._counts import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.query import PlanOfRecords, Wording
-from discreet.privacy.report import Unit, counted
+from discreet.privacy.report import Unit, counted, public_size
 
 METHOD = "private Newton"
 BINARY = "binary"
@@ -325,7 +325,7 @@ class NewtonPlan(SharedBudget):
             },
             released=[f"{numbers:,} noisy numbers, and what is computed from them"],
             public=[
-                f"The number of {noun}s, N = {self.num_records}",
+                public_size(noun, self.num_records, self.relation),
                 "The plan: the family, the noise and its shares",
                 f"The prior: a weight is Normal(0, ({weight:g} / s)²), where s is the feature's standard deviation (1 for a 0/1 "
                 "level; where the noise hides it, a small one), and the intercept, at the features' mean, Normal(0, "

@@ -1,7 +1,7 @@
 """Noise in integers: a sum is rounded to a grid, and discrete Gaussian or Laplace noise is added there, exactly.
 
 The release is g (K + Z). g is a power of two, K the integers nearest to the sum in units of g, and
-Z discrete noise (`discreet.random`). Why that is private, for Gaussian noise:
+Z discrete noise (`privacy.random`). Why that is private, for Gaussian noise:
 
 - *K.* Dividing a floating-point number by g is exact, so K is within 1/2 of the quotient. Sums of
   two neighbouring tables that lie C apart have K at most C / g + sqrt(d) apart in d coordinates,

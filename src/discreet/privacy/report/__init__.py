@@ -24,6 +24,7 @@ from discreet.privacy.report._words import (
     headline as headline,
     listed as listed,
     note_words as note_words,
+    public_size as public_size,
     sentence as sentence,
     steps_words as steps_words,
     unknown_words as unknown_words,

@@ -13,7 +13,6 @@ from discreet.privacy.accounting import (
     BoundedRangeDpEvent,
     PrivacyProfile,
     Relation,
-    neighbours,
     profile,
     risk,
     suggest,
@@ -21,6 +20,7 @@ from discreet.privacy.accounting import (
 from discreet.privacy.clipping import contribution_bound as _contribution
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report._facts import RECORD, Figures, ProfilePoint, Statement, Unit
+from discreet.privacy.report._words import public_size
 
 SEVERAL_RECORDS = (
     "Several records of one person: the guarantee is for one record and weakens with each further one. Name the column that "
@@ -125,9 +125,7 @@ def make_statement(
     delta = float(delta)
     clipping = plan.clipping
     bound = _contribution(clipping) if contribution_bound is None else contribution_bound
-    count = f"The number of {unit.noun}s, N = {plan.num_records}"
-    if neighbours(plan.relation).hides_membership:
-        count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
+    count = public_size(unit.noun, plan.num_records, plan.relation)
     assumed = ()
     if user_supplied_batches:
         assumed = (

@@ -245,3 +245,13 @@ def use_words(statement: Statement) -> str:
         if statement.use
         else ""
     )
+
+
+def public_size(noun: str, num_records: int, relation: Relation) -> str:
+    """The number of records as a public number: where neighbours differ in it, it was not charged."""
+    size = f"The number of {noun}s, N = {num_records}"
+    if not neighbours(relation).hides_membership:
+        return size
+    return (
+        f"{size} (neighbouring tables differ in it by one; publishing it exactly was not charged)"
+    )

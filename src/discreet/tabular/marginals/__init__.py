@@ -2,7 +2,7 @@
 
 `private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records.
 `Description` has shares, means, quantiles and two-way tables with intervals; `describe` does both.
-`fit_twins` fits a mixture of products to the noisy counts, from which `discreet.synthetic` draws
+`fit_twins` fits a mixture of products to the noisy counts, from which `synthetic` draws
 twins; `synthetic.twins` does all of it.
 
 Of a release, in reading order: `_programs` (what is proved), `_wording`, `_plan`, `_result`,
