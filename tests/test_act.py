@@ -476,6 +476,13 @@ OF_MODELS: dict[str, Callable[..., Any]] = {
     "one sample": lambda model: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=2.0),
     "Newton": lambda model: dp.DPNewton(model, plan=calibrated(dp.newton.ModelPlan)),
 }
+
+
+def test_a_model_with_an_improper_prior_is_refused_and_not_fitted_in_steps() -> None:
+    with pytest.raises(ValueError, match="Give it a proper prior"):
+        dp.fit(flat, X, epsilon=1.0)
+
+
 REFUSED = (
     (local, "'own'"),
     (tuned, "param site"),

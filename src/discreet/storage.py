@@ -230,7 +230,9 @@ def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds
             f"{path} is damaged or no {what} ({type(error).__name__}): copy it again from where it was saved"
         ) from None
     if said != what or type(form) is not int:
-        raise ValueError(f"{path} holds a {said}, not a {what}: give the path of one")
+        raise ValueError(
+            f"{path} holds a {said}, not a {what}: load it as what it is, or give the path of a {what}"
+        )
     if form > version:
         raise ValueError(
             f"{path} was written by a newer discreet (version {form} of a {what}; this one knows {version}): upgrade discreet"

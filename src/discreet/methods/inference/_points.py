@@ -20,6 +20,7 @@ from numpyro.distributions import Cauchy, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
 from discreet._jax import inputs_of_outputs
+from discreet._validate import RefusedError
 from discreet.methods.inference._elbo import LATENT, PARAM, Objective
 from discreet.methods.inference._plates import value_of_improper
 from discreet.methods.inference._point_guide import (
@@ -90,7 +91,7 @@ def _check_priors(objective: Objective) -> None:
 
     jax.eval_shape(look, objective.placeholder)
     if improper:
-        raise NoPointError(
+        raise RefusedError(
             f"The prior of {improper[0]!r} is improper. Clipping or noise may leave nothing of the likelihood in some "
             "direction, and the posterior would not be a distribution. Give it a proper prior, however wide."
         )
