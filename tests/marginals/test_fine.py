@@ -259,7 +259,6 @@ def test_a_release_has_them_and_keeps_them(tmp_path) -> None:
         ({"fine": {("sex",): 1}}, "fine has .* a column with bounds"),
         ({"fine": {("bmi", "dose"): 1}}, "fine has .* a column with bounds"),
         ({"fine": {("bmi",): 0}}, "weight"),
-        ({"fine": {("bmi",): 1}, "choices": 1}, "without fine counts"),
     ],
 )
 def test_wrong_plans_are_refused(options, needle) -> None:

@@ -214,8 +214,6 @@ def test_few_figures_get_laplace_noise_and_many_gaussian_noise() -> None:
         assert plan.laplace == laplace
         widths = half_widths(plan, 1000), half_widths(other, 1000)
         assert all(widths[0][name] < widths[1][name] for name in widths[0])
-    with pytest.raises(ValueError, match="choices are for Gaussian noise"):
-        plan_for(choices=1, laplace=True)
 
 
 def test_a_description_by_laplace_noise_is_stated_and_kept(tmp_path) -> None:

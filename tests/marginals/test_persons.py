@@ -255,35 +255,6 @@ def test_where_rows_stand_and_pieces_end_makes_no_difference(monkeypatch) -> Non
         )
 
 
-def test_pairs_are_chosen_among_rows_of_persons() -> None:
-    """A choice is proved to cost no more, though a person moves the distances by three."""
-    rng = np.random.default_rng(0)
-    rows = 6_000
-    union = rng.random(rows) < 0.5
-    table = {
-        "hours": np.where(union, 60.0, 20.0),
-        "visits": rng.integers(0, 8, rows),
-        "union": np.where(union, "yes", "no"),
-        "place": rng.choice(["a", "b", "c"], rows),
-        "who": (np.arange(rows) // 3).astype(str),
-    }
-    for relation in (ADD, REPLACE):
-        plan = plan_for(
-            tables=[(column.name,) for column in SCHEMA.columns],
-            sums={},
-            weights={},
-            choices=1,
-            relation=relation,
-        )
-        found = private_marginals(
-            dp.random.key(1), pyarrow.table(table), plan, non_private_seed=True
-        )
-        assert set(found.plan.tables[-1]) == {"hours", "union"}
-        assert found.statement.epsilon <= 1
-        pair = found.table("hours", "union")
-        assert abs(pair.sum() - rows) < 6 * plan.noise * math.sqrt(pair.size)
-
-
 def visits(persons: int = 700) -> pyarrow.Table:
     """Persons with one to five rows, which are alike; their rows are scattered over the table."""
     rng = np.random.default_rng(5)

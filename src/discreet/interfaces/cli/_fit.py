@@ -39,7 +39,6 @@ class Asked:
     num_records: options.NumRecords = None
     by: options.By = None
     components: options.Components = None
-    choices: options.Choices = None
     steps: options.FitSteps = None
     rate: options.Rate = None
     batch_size: options.BatchSize = None

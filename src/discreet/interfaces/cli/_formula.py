@@ -39,7 +39,6 @@ OTHERS = (
     "target",
     "by",
     "components",
-    "choices",
     "steps",
     "rate",
     "batch_size",

@@ -383,14 +383,6 @@ By = Annotated[
         "or another setting of steps is given.",
     ),
 ]
-Choices = Annotated[
-    int | None,
-    _method(
-        "--choices",
-        help="For a twin by marginals: in place of all pairs of columns, choose so many privately, one after another, and count "
-        "them and those with the target.",
-    ),
-]
 LearningRate = Annotated[
     float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")
 ]
