@@ -65,7 +65,7 @@ COMPONENTS = 16
 def choose_model(
     name: str, *, components: int | None = None, words: str | None = None, **arguments: Any
 ) -> ChosenModel:
-    """A built-in model by name, or the user's: `FILE.py:FUNCTION`, or a text file. Runs the file.
+    """A built-in model by name, or the user's: `FILE.py:FUNCTION`. Runs the file.
 
     For a factory, `words` is what --model-args says and `arguments` are other options that it may
     read.
@@ -75,10 +75,9 @@ def choose_model(
             f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say"
         )
     count = COMPONENTS if components is None else components
-    text = name.endswith(".txt")
-    if components is not None and name != TWIN and not text:
+    if components is not None and name != TWIN:
         raise ValueError(
-            f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out"
+            f"--components is for --model {TWIN}: the model {name} has none, leave it out"
         )
     if name == TWIN:
         return ChosenModel(
@@ -87,15 +86,13 @@ def choose_model(
     if name in REGRESSIONS:
         regression = dp.models.REGRESSIONS[name]
         return ChosenModel(name, regression.model_for, regression.kind)
-    if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
+    if not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         meant = near(name, MODELS)
         raise ValueError(
             f"the model {name!r} is not known{f', {meant}' if meant else ':'} choose {', '.join(MODELS)}, "
-            "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
+            "or FILE.py:FUNCTION of your own"
         )
-    own = choose_own(
-        name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments
-    )
+    own = choose_own(name, words=tuple(shlex.split(words or "")), arguments=arguments)
     return ChosenModel(name, lambda schema: None, own=own)
 
 
@@ -245,7 +242,7 @@ _model = _table(
     autocompletion=_complete_model,
     help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins; or FILE.py:FUNCTION, "
     "a NumPyro model of (x, y) or (x). That may also be a model_factory. If its first parameter is called columns, it "
-    "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
+    "gets a dict from the names of all columns to arrays instead.",
 )
 Model = Annotated[str, _model]
 ModelToPlan = Annotated[str | None, _model]
@@ -346,9 +343,7 @@ FitSteps = Annotated[
 ]
 Components = Annotated[
     int | None,
-    _method(
-        help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals."
-    ),
+    _method(help="Number of mixture components, for twin. Default: 16; 64 by marginals."),
 ]
 Clip = Annotated[
     str | None,
