@@ -326,12 +326,6 @@ Raw = Annotated[
 ModelArgs = Annotated[
     str | None, _table(help="For a model_factory: the words that it gets, in quotes: '--prior 2'.")
 ]
-NonPrivateBounds = Annotated[
-    bool,
-    _not_private(
-        "--non-private-bounds", help="Take missing bounds from the data. The result is NOT PRIVATE."
-    ),
-]
 FitSteps = Annotated[
     int | None,
     _method(
@@ -612,19 +606,17 @@ def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
 
 
 def schema_of(
-    data: Path | None,
     model: ChosenModel,
     target: str | None,
     bounds: str | None,
     file: Path | None,
-    non_private_bounds: bool,
     made: "dp.tables.Conversion | None" = None,
     person: str | None = None,
     weight: str | None = None,
     *,
     predicts: bool = True,
 ) -> "dp.tables.Schema":
-    """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
+    """The public description of a table, checked against what the model needs."""
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
     if person is not None and bounds is None:
@@ -642,9 +634,7 @@ def schema_of(
     if file is not None:
         public = dp.tables.schema_from_toml(file, target=target)
     elif bounds is not None:
-        public = dp.tables.schema_from_bounds(
-            bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
-        )
+        public = dp.tables.schema_from_bounds(bounds, target=target, target_kind=model.target_kind)
         public = dataclasses.replace(of_person(public, person), weight=weight)
     elif made is not None:
         if target not in (None, made.schema.target):
@@ -653,10 +643,6 @@ def schema_of(
                 f"out, or convert the table again with --target {target}"
             )
         public = made.schema
-    if non_private_bounds and data is not None:
-        public = dp.tables.infer_columns_non_private(
-            data, public, target=target, target_kind=model.target_kind
-        )
     if public is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds, or in a file with --schema "
