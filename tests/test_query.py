@@ -42,7 +42,7 @@ def total(others: Any, rows: Any, mask: Any) -> Any:
 
 
 def scores(others: Any, rows: Any, mask: Any) -> Any:
-    return -jnp.abs(others + sum_records(jnp.sign(rows), mask))
+    return -jnp.abs(others + sum_records(jnp.sign(clip_records(rows, 1.0)), mask))
 
 
 def test_a_choice_costs_its_range_and_one_of_scores_that_move_further_more() -> None:
