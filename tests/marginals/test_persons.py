@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 import pytest
-from tests.marginals.invented import exact, noisy
+from tests.marginals.invented import certificate, exact, noisy
 from tests.marginals.test_describe import SHARES, figures, truth
 from tests.marginals.test_release import measured as of_release
 
@@ -197,7 +197,7 @@ def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(
     relation, shape, monkeypatch
 ) -> None:
     plan = plan_for(relation=relation, **shape)
-    event = plan.certificate(dp.random.key(), 10).event
+    event = certificate(plan).event
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
     assert event.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
     assert plan.epsilon() <= 1
@@ -206,7 +206,7 @@ def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(
             fault(planted)
             wrong = dataclasses.replace(plan_for(relation=relation, **shape), slices=5)
             with pytest.raises(dp.PrivacyError):
-                wrong.certificate(dp.random.key(), 10)
+                certificate(wrong)
 
 
 @pytest.mark.parametrize("fault", [None, forgotten, root_of_rows])

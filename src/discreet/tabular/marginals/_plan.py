@@ -40,23 +40,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Int
 
 from discreet._dp_accounting import DpEvent
 from discreet._validate import integer
 from discreet.privacy.accounting import Relation, calibrate_noise_multiplier, neighbours
 from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, Mechanism
-from discreet.privacy.query import LAST, Gaussian, GaussianPlan, Laplace, Query, Wording
+from discreet.privacy.query import Gaussian, GaussianPlan, Laplace, Query, Wording
 from discreet.privacy.report import Unit
-from discreet.privacy.verify import Certificate
 from discreet.tabular.marginals._programs import (
     PARTS,
     Columns,
     Counts,
     CountsAndSums,
-    shapes,
 )
 from discreet.tabular.marginals._wording import wording_of
 from discreet.tabular.models import Levels
@@ -462,28 +459,6 @@ class MarginalsPlan(GaussianPlan):
         """The event of the release, under the plan's relation."""
         return self._mechanism.event(self.noise_multiplier * self._in_events)
 
-    def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
-        """Prove what the program that counts `tables` tells of one record.
-
-        It is the certificate: (key, counted, levels, mask), or, with sums, (key, counted, summed,
-        levels, values, mask).
-
-        Args:
-            key: A key of the same type as for the program.
-            rows: Records that it takes; `counted` and `summed` have the counts and sums of all
-                others.
-
-        Raises:
-            PrivacyError: The proof failed.
-        """
-        counted, levels, mask = shapes(self.num_counts, self._rows(rows), len(self.all_sizes))
-        if not self.width:
-            return self.query().certificate(key, counted, levels, mask)
-        summed, values = (
-            jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width))
-        )
-        return self.query().certificate(key, counted, summed, levels, values, mask)
-
     def query(self) -> Query:
         """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
         counts = Counts(self.all_sizes, self.all_columns, (*self.weights, *self.fine_weights))
@@ -529,10 +504,6 @@ class MarginalsPlan(GaussianPlan):
         """Counts, fine counts, sums and counts of persons, from all numbers one after another."""
         sizes = [sum(self.cells), sum(self.fine_cells), 2 * sum(self.sum_cells)]
         return np.split(numbers, np.cumsum(sizes))
-
-    def _rows(self, records: int) -> tuple[int, ...]:
-        """Axes of so many records and, where each may have several, of their rows."""
-        return (records, self.max_rows) if self.max_rows > 1 else (records,)
 
     def wording(self, unit: Unit) -> Wording:
         """What the statement of one release by this plan says, for its unit of privacy."""

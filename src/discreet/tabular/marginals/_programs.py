@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import numpy as np
 from jaxtyping import Array
 
 from discreet.privacy.mechanisms import clip_records, count_cells, sum_records
@@ -43,13 +41,3 @@ class CountsAndSums(NamedTuple):
         return self.counts(counted, levels, mask), sum_records(rows, mask) + summed.astype(
             float
         ) / ONE
-
-
-def shapes(cells: int, rows: tuple[int, ...], columns: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Counts of further records, levels of the last ones, and which of them are real."""
-    counted = jax.ShapeDtypeStruct((cells,), np.int64)
-    return (
-        counted,
-        jax.ShapeDtypeStruct((*rows, columns), np.int32),
-        jax.ShapeDtypeStruct(rows[:1], bool),
-    )

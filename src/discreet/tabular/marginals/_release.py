@@ -67,15 +67,10 @@ def private_marginals(
     """
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
-    rows = max(1, LAST // plan.max_rows)
-    certificate = plan.certificate(act.key, rows)
-    measured = Measured(plan, rows)
+    measured = Measured(plan, max(1, LAST // plan.max_rows))
     for piece in pieces(table, plan, out_of_bounds, person_key):
         measured.add(piece)
-    arguments = measured.arguments()
-    act.prove(certificate)
-    act.begin()
-    noisy = certificate(act.key, *arguments)
+    noisy = plan.query().answer(act, *measured.arguments())
     noisy = np.concatenate([np.asarray(part, np.float64) for part in jax.tree.leaves(noisy)])
     counts, fine, sums, persons = plan.apart(noisy / plan.all_weights)
     return Marginals(plan, counts, act.statement, sums, persons, fine)
