@@ -446,11 +446,6 @@ class MarginalsPlan(GaussianPlan):
         return found[0]
 
     @property
-    def num_releases(self) -> int:
-        """Number of releases."""
-        return 1
-
-    @property
     def slack(self) -> float:
         """Total variation between what runs and the event."""
         return self._mechanism.slack

@@ -63,15 +63,14 @@ def infer_columns_non_private(
         if columns is not None
         else [name for name in column_names(source, csv) if name]
     )
-    missing = DEFAULT_MISSING_VALUES
     files = files_of(source)
     for path in files:
         check_present(path, file_names(path, csv), names)
     try:
-        tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
-        if files and (other := _decimal_commas(tables, csv, missing)) is not None:
+        tables = [_whole(path, names, csv) for path in files] or [as_table(source)]
+        if files and (other := _decimal_commas(tables, csv)) is not None:
             csv = other
-            tables = [_whole(path, names, csv, missing) for path in files]
+            tables = [_whole(path, names, csv) for path in files]
         table = pyarrow.concat_tables(
             [each.select(names) for each in tables], promote_options="permissive"
         )
@@ -81,25 +80,26 @@ def infer_columns_non_private(
         raise other_encoding(files[0], csv.encoding) from None
     if table.num_rows == 0:
         raise DataError(f"{files[0] if files else 'the table'} has a header but no rows")
-    described = tuple(_look(name, table.column(name), csv, missing) for name in names)
+    described = tuple(_look(name, table.column(name), csv) for name in names)
     return Schema(
         columns=described,
         target=target,
-        missing_values=missing,
         csv=csv,
         inferred=tuple(names),
     )
 
 
 def _whole(
-    path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]
+    path: Path,
+    names: Sequence[str],
+    csv: CsvFormat,
 ) -> pyarrow.Table:
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path)
     if path.suffix in (".arrow", ".feather"):
         return pyarrow.feather.read_table(path)
     options = {
-        "null_values": list(missing),
+        "null_values": list(DEFAULT_MISSING_VALUES),
         "strings_can_be_null": True,
         "decimal_point": csv.decimal,
     }
@@ -113,11 +113,16 @@ def _whole(
 
 
 def _decimal_commas(
-    tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]
+    tables: list[pyarrow.Table],
+    csv: CsvFormat,
 ) -> CsvFormat | None:
     """The format with decimal commas, if all texts of a column are numbers in it, and not by commas of thousands; else None."""
     texts = [
-        [text for text in column.unique().to_pylist() if text is not None and text not in missing]
+        [
+            text
+            for text in column.unique().to_pylist()
+            if text is not None and text not in DEFAULT_MISSING_VALUES
+        ]
         for table in tables
         for column in table.columns
         if pyarrow.types.is_string(column.type)
@@ -142,13 +147,17 @@ def _decimal_commas(
 
 
 def _look(
-    name: str, values: pyarrow.ChunkedArray, csv: CsvFormat, missing: Sequence[str]
+    name: str,
+    values: pyarrow.ChunkedArray,
+    csv: CsvFormat,
 ) -> Column:
     values = plain_text(values)
     if pyarrow.types.is_string(values.type):
         # Numbers with marks between thousands, and days in another form.
         texts = [
-            text for text in values.unique().to_pylist() if text is not None and text not in missing
+            text
+            for text in values.unique().to_pylist()
+            if text is not None and text not in DEFAULT_MISSING_VALUES
         ]
         for read, wanted in ((number_of, pyarrow.float64()), (days_of, pyarrow.date32())):
             if texts and all(read(text, csv) is not None for text in texts):
@@ -170,7 +179,7 @@ def _look(
             .unique()
             .to_pylist()
         )
-        found = [each for each in found if each not in missing]
+        found = [each for each in found if each not in DEFAULT_MISSING_VALUES]
     if len(found) < 2:
         raise DataError(f"column '{name}' has fewer than two different values: leave it out")
     if number:
