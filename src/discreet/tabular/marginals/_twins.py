@@ -257,9 +257,8 @@ def _suppose_independence(
 ) -> None:
     """Give pairs that were not counted the counts of independent columns, far less precisely than others.
 
-    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs
-    that were chosen, one that is larger than the noise would have been chosen. Columns with values
-    that are impossible together depend on each other.
+    Otherwise components that fit the counted pairs leave any dependence between others. Columns with
+    values that are impossible together depend on each other.
     """
     places = list(levels.places.values())
     never = _impossible(levels, len(counts))
