@@ -188,9 +188,10 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     assert 0.98 * paid < proved <= paid * (1 + 1e-6), hint
     if not isinstance(plan, GaussianPlan):
         return
-    assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(1e-6) == pytest.approx(
-        paid, rel=2e-3
-    )
+    if method is not counted:  # where a record is replaced, its counts move less than its sums
+        assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(
+            1e-6
+        ) == pytest.approx(paid, rel=2e-3)
     less_noise(monkeypatch)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         method(dp.random.key(), relation=relation)
