@@ -3,10 +3,9 @@
     python examples/adult_twin.py ../shared/data/adult.csv.gz --epsilon 1
 
 The schema below is all that the twins' model knows of the table before it is counted: bounds and
-categories that anybody can look up. `dp.synthetic.utility_report` trains a logistic regression of
-the income on each twin, tests it on the real test rows, and compares shares of columns and of
-pairs. The figures are of real records and not private; Adult is public. Ends by asserting what the
-twins must reach.
+categories that anybody can look up. A logistic regression of the income is trained on each twin and
+tested on the real test rows, and shares of columns and of pairs are compared. The figures are of
+real records and not private; Adult is public. Ends by asserting what the twins must reach.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pyarrow
 import discreet as dp
 from discreet.tabular.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals
 from discreet.tabular.synthetic import marginal_distances
-from discreet.tabular.tables import Column, Kind, Missing, Schema, read_table
+from discreet.tabular.tables import Column, Kind, Missing, Schema, encode, read_table
 
 COUNTRIES = (
     "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece Guatemala Haiti "
@@ -95,6 +94,22 @@ def fit(
     )
 
 
+def scores(
+    train: pyarrow.Table, test: pyarrow.Table, public: Schema, most_rows: int = 100_000
+) -> tuple[float, float]:
+    """Accuracy and AUC of a logistic regression of the target that is trained on one table and tested on another."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    known, new = (
+        encode(read_table(table[:most_rows], public), public, out_of_bounds="clip")
+        for table in (train, test)
+    )
+    fitted = LogisticRegression(max_iter=2_000).fit(known.x, known.y)
+    auc = roc_auc_score(new.y, fitted.predict_proba(new.x)[:, 1])
+    return float(fitted.score(new.x, new.y)), float(auc)
+
+
 def main() -> None:
     """Fit, draw, try, assert."""
     parser = argparse.ArgumentParser(
@@ -112,7 +127,6 @@ def main() -> None:
     parser.add_argument(
         "--epsilon", type=float, default=1.0, help="only at 1 and more is the utility asserted"
     )
-    parser.add_argument("--picture", type=Path, help="where to draw the shares of each column")
     arguments = parser.parse_args()
     settings, public = QUICK if arguments.quick else FULL, schema()
     train, test = read(arguments.table or _tables.find("adult.csv.gz"), public)
@@ -128,13 +142,7 @@ def main() -> None:
         f"{time.process_time() - started:.0f} s of processor time"
     )
     twins = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=settings.twins)
-    report = dp.synthetic.utility_report(
-        twins, test, public, training_table=train, non_private=True
-    )
-    print(report)
-    if arguments.picture:
-        report.plot(arguments.picture)
-    accuracy, auc = (report.prediction("income", score)[0] for score in ("accuracy", "AUC"))
+    accuracy, auc = np.mean([scores(twin, test, public) for twin in twins], axis=0)
     print(f"  trained on a twin (mean of {len(twins)}): accuracy {accuracy:.4f}, AUC {auc:.4f}")
     distances = [marginal_distances(twin, train, public, non_private=True) for twin in twins]
     one_way, two_way = (

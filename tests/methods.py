@@ -140,10 +140,10 @@ def of_a_model(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any
     return dp.DPNewton(model, plan=terms).run(key, x, progress_bar=False, **options)
 
 
-@method(dp.marginals.private_marginals, (SUM | {"person"}) - {"progress_bar"})
+@method(dp.marginals.private_marginals, SUM | {"person"})
 def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
-    terms = {"epsilon": 1.0, "delta": 1e-6, "relation": relation, "tables": tables, "choices": 1}
+    terms = {"epsilon": 1.0, "delta": 1e-6, "relation": relation, "tables": tables}
     return dp.marginals.private_marginals(
         key, {"x": x, "y": x}, dp.marginals.MarginalsPlan.calibrate(schema, **terms), **options
     )

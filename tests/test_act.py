@@ -188,7 +188,7 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     assert 0.98 * paid < proved <= paid * (1 + 1e-6), hint
     if not isinstance(plan, GaussianPlan):
         return
-    if method is not counted:  # its choices are no Gaussians
+    if method is not counted:  # where a record is replaced, its counts move less than its sums
         assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(
             1e-6
         ) == pytest.approx(paid, rel=2e-3)

@@ -12,7 +12,7 @@ from scipy import stats
 
 import discreet as dp
 from discreet.privacy.accounting import BoundedRangeDpEvent
-from discreet.privacy.mechanisms import CHOICE, table_distances
+from discreet.privacy.mechanisms import CHOICE
 from discreet.privacy.mechanisms._integers import CHOICE_GRID, choose_on_grid, coins
 
 KEY, ROWS, MASK = dp.random.key(17), jnp.ones((10, 3)), jnp.ones(10, bool)
@@ -118,50 +118,6 @@ def test_scores_of_single_sums_move_no_further_than_these(single):
 
     for relation, moved in (dp.Relation.ADD_OR_REMOVE_ONE, 0.5), (dp.Relation.REPLACE_ONE, 0.5):
         assert proved(step, ROWS, MASK, relation=relation) == BoundedRangeDpEvent(moved)
-
-
-def test_distances_of_tables_move_by_their_weight():
-    levels, expected = jnp.zeros((10, 3), jnp.int32), jnp.zeros(12, jnp.int32)
-
-    def step(key, levels, mask, expected, weights=(1, 3)):
-        scores = table_distances(
-            levels, mask, expected, (2, 3, 2), [(0, 1), (1, 2)], weights, (0, 5)
-        )
-        return dp.exponential_mechanism(key, scores, 0.5)
-
-    for relation in dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE:
-        event = proved(step, levels, MASK, expected, relation=relation)
-        assert event == BoundedRangeDpEvent(pytest.approx(CHOICE.range(0.5, 3.0)))
-    with pytest.raises(dp.PrivacyError):
-        proved(lambda k, x, m, e: step(k, x, m, e + x.sum(dtype=jnp.int32)), levels, MASK, expected)
-    with pytest.raises(ValueError, match="pass a bias"):
-        table_distances(levels, MASK, expected, (2, 3, 2), [(0, 1), (1, 2)], (1, 1), (0,))
-
-
-def test_distances_are_those_of_numpy_and_end_where_floats_do():
-    rng = np.random.default_rng(0)
-    levels, mask = rng.integers(0, 3, (50, 3)), rng.random(50) < 0.7
-    expected = rng.integers(-5, 9, 12)
-    found = table_distances(
-        levels, mask, expected, (3, 3, 3), [(2,), (0, 1)], (2, 3), (4, -1), np.arange(12)
-    )
-    one = np.bincount(levels[mask, 2], minlength=3) + np.arange(3)
-    two = np.bincount(levels[mask] @ [3, 1, 0], minlength=9) + np.arange(3, 12)
-    far = [2 * (np.abs(one - expected[:3]).sum() - 4), 3 * (np.abs(two - expected[3:]).sum() + 1)]
-    np.testing.assert_array_equal(found, far)
-    # A count and an expected one of which the float knows no neighbour still move by no more than
-    # 1.
-    huge = []
-    for n in (1, 2):
-        rows, far = np.zeros((n, 1), int), [2**30, -(2**30)]
-        huge.append(
-            float(
-                table_distances(rows, np.ones(n, bool), far, (2,), [(0,)], (1,), (0,), [2**29, 0])[
-                    0
-                ]
-            )
-        )
-    assert abs(huge[0] - huge[1]) <= 1
 
 
 REFUSED = {

@@ -47,7 +47,6 @@ VERIFY_MAY_IMPORT = {"random", "accounting", "sampling", "mechanisms"}
 # Packages that must not read a table: what they make, or choose, would not be public. Of `tables`
 # they may import the schema.
 READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
-COMPARES_WITH_REAL_ROWS = "tabular/synthetic/_utility.py"
 SCHEMA_FILES = {"_bounds", "_cells", "_persons", "_schema", "_schema_text"}  # that read nothing
 OF_TABLES_IN_MEMORY = {"cells_of", "typed"}
 EVERYBODY_MAY_IMPORT = {"_collector", "_dp_accounting", "_jax", "_numpyro", "_validate"}
@@ -244,7 +243,7 @@ def test_what_makes_synthetic_data_imports_no_reader_of_tables() -> None:
     wrong = [
         f"{name_of(path)}:{line} imports discreet.{'.'.join(parts)}"
         for path in sources()
-        if room_of(path) in READS_NO_TABLE and name_of(path) != COMPARES_WITH_REAL_ROWS
+        if room_of(path) in READS_NO_TABLE
         for parts, line in our_imports(path)
         if parts[0] == "tables" and not (len(parts) == 2 and parts[1] in names)
     ]

@@ -11,12 +11,14 @@ import pytest
 import discreet as dp
 from discreet.methods.moments import MomentsPlan, fit_moments
 from discreet.methods.newton import ModelPlan, NewtonPlan, fit_newton
+from discreet.privacy.accounting import BoundedRangeDpEvent
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import clip_records, sum_records
 from discreet.privacy.query import (
     GRID_OF_PRODUCTS,
     GRID_OF_SUMS,
+    Choice,
     Gaussian,
     Query,
     in_turns,
@@ -37,6 +39,20 @@ OTHERS, ROWS, MASK = np.array([100.0, 200.0]), np.full((10, 2), 0.5), np.arange(
 
 def total(others: Any, rows: Any, mask: Any) -> Any:
     return others + sum_records(clip_records(rows, 1.0), mask)
+
+
+def scores(others: Any, rows: Any, mask: Any) -> Any:
+    return -jnp.abs(others + sum_records(jnp.sign(clip_records(rows, 1.0)), mask))
+
+
+def test_a_choice_costs_its_range_and_one_of_scores_that_move_further_more() -> None:
+    shapes = OTHERS, ROWS, MASK
+    for relation in (ADD, REPLACE):
+        found = Query(scores, Choice(0.5), relation).certificate(dp.random.key(), *shapes)
+        assert found.event == BoundedRangeDpEvent(0.5)
+        for total, choice in ((lambda *x: 2 * scores(*x), Choice(0.5)), (scores, Choice(0.5, 0.5))):
+            with pytest.raises(dp.PrivacyError, match="more than was declared"):
+                Query(total, choice, relation).certificate(dp.random.key(), *shapes)
 
 
 def query(stddev: float = NOISE, claimed: float = NOISE, relation: Any = ADD) -> Query:
@@ -213,7 +229,6 @@ SCHEMA = dp.tables.schema_from_bounds("x=0:1,y=0:1")
 PLANS = {
     "scores": lambda: ScorePlan.calibrate(**TERMS),
     "counts": lambda: MarginalsPlan.calibrate(SCHEMA, **TERMS),
-    "choices": lambda: MarginalsPlan.calibrate(SCHEMA, tables=[("x",), ("y",)], choices=1, **TERMS),
     "moments": lambda: MomentsPlan.calibrate(num_features=2, **SIZED),
     "standardisation": lambda: Standardisation.calibrate(num_columns=2, **SIZED),
     "Newton": lambda: NewtonPlan.calibrate(family="binary", num_features=2, **SIZED),

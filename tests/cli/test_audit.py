@@ -52,47 +52,6 @@ def test_a_contradiction_has_an_exit_code(monkeypatch):
     assert content["claimed_epsilon"] <= 1.0
 
 
-PROGRAM = """
-from discreet.methods.audit import Verdict
-
-def check():
-    facts = {"target": "mine", "delta": 1e-5, "confidence": 0.99, "runs": 9, "relation": "REPLACE_ONE", "score": "x"}
-    return Verdict(epsilon_lower=2.0, claimed_epsilon=1.0, **facts)
-
-def other():
-    return 3
-
-def broken():
-    raise KeyError("x")
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "says"),
-    [
-        ("mine.py:check", 1, "CONTRADICTED"),
-        ("mine.py:other", 2, "returned an object of type int"),
-        ("mine.py:broken", 2, "KeyError"),
-        ("mine.py:absent", 2, "names no function"),
-        ("mine.py", 2, "names no function"),
-        ("absent.py:check", 2, "does not exist"),
-    ],
-)
-def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(PROGRAM)
-    outcome = RUN.invoke(app, ["audit", name])
-    assert outcome.exit_code == code
-    assert says in " ".join((outcome.stdout + outcome.stderr).split())
-    for beside in (
-        ("--epsilon", "1"),
-        ("--runs", "100000"),
-        ("--others", "3"),
-        ("--confidence", "0.5"),
-    ):
-        assert RUN.invoke(app, ["audit", name, *beside]).exit_code == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -115,9 +115,6 @@ def test_a_printed_command_works(
     )
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
-    if "discreet utility" in command:
-        for name in ("twin-1.csv", "twin-2.csv", "test.csv"):
-            Path(name).write_text(SURVEY)
     if "--data survey.records" in command:
         RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records"))
     if command.startswith(("discreet score", "discreet predict")):
@@ -169,7 +166,6 @@ def test_there_are_commands_to_try() -> None:
         "predict",
         "account",
         "explain",
-        "utility",
         "verify",
         "audit",
     }

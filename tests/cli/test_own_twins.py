@@ -164,40 +164,6 @@ def test_from_a_table_to_twins_of_a_program_as_twinify_takes_it(folder: Path) ->
     assert not first.equals(second)
 
 
-@pytest.mark.exhaustive
-def test_from_a_text_file_to_a_twin(folder: Path) -> None:
-    (folder / "model.txt").write_text(
-        "# of twinify\nlevel: Normal\nvisits: poisson  # a count\nvirus: Bernoulli\n"
-    )
-    done = run(f"{FIT} --model model.txt --components 2 --steps 200 --clip 10")
-    assert done.exit_code == 0, done.output
-    done = run("synth discreet-fit --model model.txt --out twins")
-    assert done.exit_code == 0, done.output
-    drawn = twin(folder / "twins" / "twin-1.csv")
-    assert len(drawn) == 800
-    assert drawn["level"].mean() == pytest.approx(MEAN, abs=1.0)
-    assert drawn["level"].isna().mean() == pytest.approx(MISSING, abs=0.1)
-    assert drawn["visits"].mean() == pytest.approx(4, abs=1.0)
-    assert (drawn["virus"] == "detected").mean() == pytest.approx(VIRUS, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("level: Norml", "line 1: the distribution Norml is not known: did you mean Normal?"),
-        ("\nlevel: Zeta", "line 2: the distribution Zeta is not known: choose Normal, Poisson"),
-        ("levl: Normal", "does not describe the column levl: did you mean level?"),
-        ("level: Poisson", "Poisson is for columns of kind count, and level is described as real"),
-        ("level Normal", "write COLUMN: DISTRIBUTION"),
-        ("# nothing", "describes no column"),
-    ],
-)
-def test_text_that_is_no_model(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "model.txt").write_text(text)
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        choose(str(tmp_path / "model.txt")).prepare(SCHEMA)
-
-
 def test_a_misspelt_name_of_a_model() -> None:
     with pytest.raises(ValueError, match=r"did you mean logistic\?"):
         choose_model("logistik")

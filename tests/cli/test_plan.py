@@ -269,7 +269,6 @@ def test_fit_needs_an_epsilon_from_somewhere(tmp_path: Path) -> None:
         ("fit --epsilon 1 --schema s.toml", ("--data", "--model")),
         ("fit --data x.csv --model logistic", ("--epsilon", "--target", "--bounds or --schema")),
         ("fit --data x.csv --model poisson --epsilon 1", ("--target", "--bounds or --schema")),
-        ("utility", ("TWINS", "--evaluation-non-private", "--schema")),
     ],
 )
 def test_all_that_is_missing_is_named_at_once(words: str, named: tuple[str, ...]) -> None:

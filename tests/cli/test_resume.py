@@ -389,10 +389,6 @@ def test_what_cannot_go_on_is_said(folder, monkeypatch):
         (FIT.replace("survey.ledger", "other.ledger"), "cannot be opened"),
         (FIT.replace("--epsilon 1", "--epsilon 9"), "Nothing was debited"),
         (f"{FIT} --seed 1", "would not be private"),
-        (
-            FIT.replace("--schema schema.toml", "--non-private-bounds --target smoker"),
-            "would not be private",
-        ),
     ):
         done = run(words, monkeypatch)
         assert done.exit_code == 2, done.output

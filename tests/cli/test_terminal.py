@@ -65,13 +65,13 @@ def test_help_of_fit_fits_a_screen_and_says_where_the_rest_is(
     assert len(brief.splitlines()) <= 40
     for option in ("--data", "--model", "--schema", "--epsilon", "--ledger", "--out", "--help-all"):
         assert option in brief
-    assert "--choices" not in brief
-    for option in ("--choices", "--relation", "--seed", "--distributed", "--data"):
+    assert "--draws" not in brief
+    for option in ("--draws", "--relation", "--seed", "--distributed", "--data"):
         assert option in whole
     # What is hidden from the help is still an option.
     assert (
         "--epsilon is missing"
-        in RUN.invoke(app, ["fit", "--data", "x.csv", "--model", "twin", "--choices", "3"]).stderr
+        in RUN.invoke(app, ["fit", "--data", "x.csv", "--model", "twin", "--draws", "3"]).stderr
     )
 
 

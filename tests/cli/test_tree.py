@@ -98,13 +98,10 @@ def test_what_breaks_the_guarantee_says_so_in_its_name() -> None:
             assert "non-private" in x.opts[0], (name, x.opts)
 
 
-# The slow ones give JSON in tests of their own.
-SLOW = ("demo", "utility")
-
-
+# The slow one gives JSON in a test of its own.
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=[pytest.mark.exhaustive] if x in SLOW else []) for x in WITH_JSON],
+    [pytest.param(x, marks=[pytest.mark.exhaustive] if x == "demo" else []) for x in WITH_JSON],
 )
 def test_one_json_document(folder: Path, name: str) -> None:
     outcome = RUN.invoke(app, [*WORDS[name].split(), "--json"])

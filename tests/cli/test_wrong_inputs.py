@@ -356,7 +356,6 @@ def converted(folder) -> Path:
         ),
         ("--target age", "were converted with smoker as the target"),
         ("--out-of-bounds clip", "was converted with --out-of-bounds refuse"),
-        ("--non-private-bounds", "whose bounds are fixed"),
         ("--model linear", "needs a real target, but 'smoker' is described as binary"),
         (
             "--data shards --schema wider.toml",

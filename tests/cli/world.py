@@ -54,7 +54,6 @@ WORDS = {
     "predict": "predict logistic --data table.csv --out new-predictions.csv",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
     "explain": "explain statement.json",
-    "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
     "verify": "verify step.py --delta 1e-5",
     "audit": "audit --sampling full --steps 1 --noise-multiplier 1 --delta 1e-3 --runs 20",
     "schema init": "schema init table.csv --out new.toml",

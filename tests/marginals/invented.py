@@ -2,11 +2,27 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pyarrow
 
+import discreet as dp
+from discreet.privacy.verify import Certificate
 from discreet.tabular.marginals import Marginals, MarginalsPlan
 from discreet.tabular.marginals._programs import PARTS
+
+
+def certificate(plan: MarginalsPlan, rows: int = 10) -> Certificate:
+    """What is proved of the program of a release, which counts so many records itself."""
+    each = (rows, plan.max_rows) if plan.max_rows > 1 else (rows,)
+    counted = jax.ShapeDtypeStruct((plan.num_counts,), np.int64)
+    levels = jax.ShapeDtypeStruct((*each, len(plan.all_sizes)), np.int32)
+    mask = jax.ShapeDtypeStruct((rows,), bool)
+    if not plan.width:
+        return plan.query().certificate(dp.random.key(), counted, levels, mask)
+    summed = jax.ShapeDtypeStruct((plan.width,), np.int64)
+    values = jax.ShapeDtypeStruct((rows, plan.width), np.int64)
+    return plan.query().certificate(dp.random.key(), counted, summed, levels, values, mask)
 
 
 def exact(plan: MarginalsPlan, table) -> Marginals:

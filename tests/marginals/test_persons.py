@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 import pytest
-from tests.marginals.invented import exact, noisy
+from tests.marginals.invented import certificate, exact, noisy
 from tests.marginals.test_describe import SHARES, figures, truth
 from tests.marginals.test_release import measured as of_release
 
@@ -197,7 +197,7 @@ def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(
     relation, shape, monkeypatch
 ) -> None:
     plan = plan_for(relation=relation, **shape)
-    event = plan.certificate(dp.random.key(), 10).event
+    event = certificate(plan).event
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
     assert event.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
     assert plan.epsilon() <= 1
@@ -206,7 +206,7 @@ def test_the_verifier_finds_the_event_and_refuses_a_forgotten_bound(
             fault(planted)
             wrong = dataclasses.replace(plan_for(relation=relation, **shape), slices=5)
             with pytest.raises(dp.PrivacyError):
-                wrong.certificate(dp.random.key(), 10)
+                certificate(wrong)
 
 
 @pytest.mark.parametrize("fault", [None, forgotten, root_of_rows])
@@ -253,35 +253,6 @@ def test_where_rows_stand_and_pieces_end_makes_no_difference(monkeypatch) -> Non
         np.testing.assert_allclose(
             measured(table.take(rng.permutation(rows)), plan, last), expected, atol=1e-9
         )
-
-
-def test_pairs_are_chosen_among_rows_of_persons() -> None:
-    """A choice is proved to cost no more, though a person moves the distances by three."""
-    rng = np.random.default_rng(0)
-    rows = 6_000
-    union = rng.random(rows) < 0.5
-    table = {
-        "hours": np.where(union, 60.0, 20.0),
-        "visits": rng.integers(0, 8, rows),
-        "union": np.where(union, "yes", "no"),
-        "place": rng.choice(["a", "b", "c"], rows),
-        "who": (np.arange(rows) // 3).astype(str),
-    }
-    for relation in (ADD, REPLACE):
-        plan = plan_for(
-            tables=[(column.name,) for column in SCHEMA.columns],
-            sums={},
-            weights={},
-            choices=1,
-            relation=relation,
-        )
-        found = private_marginals(
-            dp.random.key(1), pyarrow.table(table), plan, non_private_seed=True
-        )
-        assert set(found.plan.tables[-1]) == {"hours", "union"}
-        assert found.statement.epsilon <= 1
-        pair = found.table("hours", "union")
-        assert abs(pair.sum() - rows) < 6 * plan.noise * math.sqrt(pair.size)
 
 
 def visits(persons: int = 700) -> pyarrow.Table:

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.csv
 import pytest
 from scipy.stats import norm
-from tests.marginals.invented import exact
+from tests.marginals.invented import certificate, exact
 
 import discreet as dp
 from discreet.methods.audit import audit_mechanism
@@ -181,9 +181,7 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
         assert 0.995e-6 < delta <= 1e-6
         assert 0.999 < spent.epsilon <= 1
     much = dataclasses.replace(plan_for(), noise_multiplier=1e5)
-    assert much.certificate(dp.random.key(), 10).event.noise_multiplier == pytest.approx(
-        1e5, rel=1e-9
-    )
+    assert certificate(much).event.noise_multiplier == pytest.approx(1e5, rel=1e-9)
     assert plan_for().weights == (1, 1, 2, 1, 2, 2)
     assert plan_for().stddev(("smoker",)) == plan_for().stddev(("age",)) / 2
 
@@ -295,7 +293,7 @@ def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_one
     relation, monkeypatch
 ) -> None:
     plan = plan_for(BOUNDED, relation=relation, **SUMMED)
-    event = plan.certificate(dp.random.key(), 10).event
+    event = certificate(plan).event
     multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
     assert event.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
     assert str(plan.event()) == str(dp.mechanisms.GAUSSIAN.event(plan.event().noise_multiplier))
@@ -307,7 +305,7 @@ def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_one
 
     monkeypatch.setattr(_programs.CountsAndSums, "__call__", heavier)
     with pytest.raises(dp.PrivacyError):
-        dataclasses.replace(plan, slices=5).certificate(dp.random.key(), 10)
+        certificate(dataclasses.replace(plan, slices=5))
 
 
 def test_clipping_in_the_program_changes_no_row() -> None:

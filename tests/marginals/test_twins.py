@@ -28,7 +28,7 @@ from discreet.tabular.marginals import (
     numbers_in_levels,
     private_marginals,
 )
-from discreet.tabular.marginals._twins import CountMatrices
+from discreet.tabular.marginals._twins import UNCOUNTED, CountMatrices
 from discreet.tabular.synthetic import (
     combine,
     marginal_distances,
@@ -36,7 +36,15 @@ from discreet.tabular.synthetic import (
     synthesize,
     write_fitted,
 )
-from discreet.tabular.tables import Column, Kind, Missing, Schema, impossible_rows, schema_to_toml
+from discreet.tabular.tables import (
+    Column,
+    Kind,
+    Missing,
+    Schema,
+    impossible_rows,
+    schema_from_bounds,
+    schema_to_toml,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -325,9 +333,19 @@ def test_the_model_of_the_counts_knows_what_is_impossible(fault, target) -> None
     assert not impossible_rows(twin, schema).any()
     share = np.mean([row == "yes" for row in twin["pregnant"].to_pylist()])
     assert abs(share - np.mean(pregnant == "yes")) < 0.03
-    # Pairs that are known to be dependent are not left to be chosen.
-    plan = MarginalsPlan.calibrate(schema, epsilon=0.5, delta=1e-6, choices=1)
-    assert len(plan.tables) == 4 + (2 if target is None else 4)
+
+
+def test_pairs_that_were_not_counted_are_supposed_to_be_independent() -> None:
+    schema = schema_from_bounds("a=x|y|z,b=x|y|z,c=x|y|z")
+    tables = [("a",), ("b",), ("c",), ("c", "a")]
+    plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=tables)
+    counts = np.concatenate([[100.0, 200.0, 300.0]] * 3 + [np.arange(9.0)])
+    found = CountMatrices.of(Marginals(plan, counts, plan.state(reproducible=True)))
+    assert found.counts[0, 0, 3:6].tolist() == pytest.approx([100 / 6, 200 / 6, 300 / 6])
+    assert found.stddev[0, 0, 3] == pytest.approx(UNCOUNTED * plan.noise)
+    assert found.counts[0, 6:9, 0:3].reshape(-1).tolist() == list(range(9))
+    assert found.stddev[0, 6, 0] == pytest.approx(plan.noise)
+    assert not found.measured[0, 0:3, 6:9].any()
 
 
 ILLNESS = Schema(

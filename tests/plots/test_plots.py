@@ -12,12 +12,10 @@ from discreet.methods.inference import Trace
 from discreet.methods.plots import (
     GroupMeans,
     LevelShares,
-    Shares,
     draw_losses,
     plot_levels,
     plot_posterior,
     plot_releases,
-    plot_shares,
     running_mean,
 )
 
@@ -154,36 +152,6 @@ def test_of_many_rows_the_picture_says_how_many_it_shows() -> None:
     (axes,) = plot_posterior({"weights": many}, most=2).axes
     assert axes.get_xlabel() == "weights, 2 of 50 rows"
     assert [label.get_text() for label in axes.get_yticklabels()] == ["weights[49]", "weights[48]"]
-
-
-def test_two_tables_side_by_side(tmp_path) -> None:
-    shares = {
-        "age": Shares(["0", "5"], np.array([0.4, 0.6]), np.array([0.5, 0.5]), "years, from", True),
-        "smoker": Shares(["no", "yes"], np.array([1.0, 0.0]), np.array([0.9, 0.1]), "", False),
-    }
-    figure = plot_shares(
-        shares, ("real", "twin"), title="NOT PRIVATE", path=tmp_path / "shares.svg"
-    )
-    age = figure.axes[0]
-    assert [bar.get_height() for bar in age.patches] == [0.4, 0.6]
-    assert age.lines[-1].get_ydata().tolist() == [0.5, 0.5]
-    assert age.get_xlabel() == "years, from"
-    assert figure.get_suptitle() == "NOT PRIVATE"
-
-
-def test_missing_cells_stand_apart_and_are_named() -> None:
-    """Beside the largest numbers, without a name, they would pass for outliers."""
-    labels = [*map(str, range(20)), "missing"]
-    shares = np.full(21, 1 / 21)
-    figure = plot_shares(
-        {"age": Shares(labels, shares, shares, "", True, True)}, ("real", "twin"), title=""
-    )
-    axes = figure.axes[0]
-    names = [label.get_text() for label in axes.get_xticklabels()]
-    assert names[-1] == "missing"
-    bars = [bar.get_x() for bar in axes.patches]
-    assert bars[-1] - bars[-2] > 2 * (bars[1] - bars[0])
-    assert len(axes.lines[0].get_xdata()) == 20
 
 
 def test_histograms_are_densities_and_intervals_those_given() -> None:

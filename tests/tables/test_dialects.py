@@ -21,7 +21,6 @@ from discreet.tabular.tables import (
     column_names,
     convert,
     decode,
-    infer_columns_non_private,
     over_pieces,
     read_table,
     schema_from_dict,
@@ -321,17 +320,6 @@ def test_what_a_schema_says_of_files_is_written_and_read(tmp_path) -> None:
     assert CsvFormat(**content["csv"]) == GERMAN
     with pytest.raises(DataError, match="no column 'c', which is to be the person"):
         schema_template(["a"], person="c")
-
-
-def test_what_is_inferred_knows_how_the_table_is_written(tmp_path) -> None:
-    (tmp_path / "t.csv").write_text(TEXT)
-    found = infer_columns_non_private(
-        tmp_path / "t.csv", Schema(columns=COLUMNS[2:], csv=GERMAN, person="more", max_rows=3)
-    )
-    described = {column.name: column for column in found.columns}
-    assert described["größe"].limits == (-2.5, 1234.5)
-    assert described["born"].bounds == (datetime.date(1999, 12, 31), datetime.date(2020, 2, 1))
-    assert (found.csv, found.max_rows) == (GERMAN, 3)
 
 
 def test_editors_know_what_a_schema_may_hold() -> None:

@@ -335,30 +335,6 @@ def _clipping() -> None:
     enter(
         "count_cells", lambda t, n: kept((jnp.broadcast_to(n - 1, (N, D)), t)), "truth", "numbers"
     )
-    enter(
-        "table_distances",
-        lambda t, *xs: [_far(x, t[:, 0], jnp.arange(12)) for x in xs],
-        "truth",
-        *WHOLE,
-    )
-    enter(
-        "table_distances",
-        lambda *xs: [_far(x, np.arange(N) < 5, jnp.zeros(12, int)) for x in xs],
-        *WHOLE,
-    )
-    enter(
-        "table_distances",
-        lambda t, s, x: _far(x, t[:, 0], jnp.full(12, s[0].astype(int))),
-        "truth",
-        "sum",
-        "few",
-    )
-    enter(
-        "table_distances",
-        lambda t, n: _far(jnp.broadcast_to(n - 1, (N, D)), t[:, 0], jnp.ones(12, int)),
-        "truth",
-        "numbers",
-    )
     whole = dp.mechanisms.count_cells
     enter("count_cells", lambda t, x: whole(x, t[:, 0], *tables, jnp.arange(12)), "truth", "few")
     enter(
@@ -382,12 +358,6 @@ def _weighted(rows, weights, mask):
         jnp.sum(jnp.square(rows * 1.0), axis=1, keepdims=True) + 1e-9
     )
     return dp.mechanisms.sum_weighted(rows[:, None], weights[:, None].astype(jnp.float32), mask)
-
-
-def _far(x, mask, expected):
-    return dp.mechanisms.table_distances(
-        x[:, :3] + 1, mask, expected, (3, 3, 3), ((0,), (1, 2)), (1, 2), (0, 1)
-    )
 
 
 def _programs() -> None:
@@ -689,12 +659,6 @@ def _keys() -> None:
         "stop_gradient": p.stop_gradient_p.bind,
     }.items():
         enter(name, lambda t, x, f=single: f(dp.sum_records(x, t[:, 0])), "truth", "limited")
-    enter(
-        "choose",
-        lambda k, t: chosen(k, _far(jnp.ones((N, D), int), t[:, 0], jnp.ones(12, int))),
-        "truth",
-        keyed=True,
-    )
     batch = ("clipped", "raw masked", "placed", "few")
     tables = ("add", "replace")
     enter(

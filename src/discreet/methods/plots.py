@@ -1,7 +1,6 @@
 """Pictures of releases and of what follows from them, readable in grey. matplotlib is loaded when one is drawn.
 
-None of these functions is given a record. The pictures of figures that are not private are drawn
-where those are made, and say so in their titles.
+None of these functions is given a record.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "GroupMeans",
     "LevelShares",
-    "Shares",
     "coordinate_labels",
     "coordinate_names",
     "draw_losses",
@@ -37,7 +35,6 @@ __all__ = [
     "plot_posterior",
     "plot_releases",
     "plot_replicates",
-    "plot_shares",
     "running_mean",
 ]
 
@@ -421,69 +418,15 @@ _COLUMNS = 3
 _MOST_LABELS = 8
 
 
-class Shares(NamedTuple):
-    """The shares of one column's levels."""
-
-    labels: Sequence[str]  # labels of the levels; for slices of numbers, their lower ends
-    first: Float[np.ndarray, " level"]  # share of the first table's records at each level
-    second: Float[np.ndarray, " level"]  # likewise of the second's
-    axis: str  # title of the labels' axis, with a unit
-    sliced: bool  # True if the levels are slices of numbers, False for categories
-    missing: bool = False  # True if the last level is that of missing cells
-
-
-def plot_shares(
-    shares: Mapping[str, Shares],
-    names: tuple[str, str],
-    *,
-    title: str,
-    path: str | Path | None = None,
-) -> Figure:
-    """Draw a panel for each column: the first table, by its name, as grey bars, the second as black marks."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    figure = _panels(shares, _draw_column, title)
-    handles = [
-        Patch(color="0.8"),
-        Line2D([], [], color="black", marker="D", markersize=3, linewidth=1),
-    ]
-    figure.legend(handles, list(names), loc="outside lower center", ncols=2, frameon=False)
-    return save(figure, path)
-
-
-def _draw_column(axes: Any, name: str, column: Shares) -> None:
-    apart = int(column.sliced and column.missing)
-    places = np.arange(len(column.labels), dtype=np.float64)
-    # Beside the largest numbers, missing cells would pass for those.
-    places[len(places) - apart :] += 1.5
-    axes.bar(
-        places,
-        column.first,
-        width=1.0 if column.sliced else 0.8,
-        color="0.8",
-        edgecolor="white",
-        linewidth=0.3,
-    )
-    if column.sliced:
-        slices = slice(len(places) - apart)
-        axes.step(places[slices], column.second[slices], where="mid", color="black", linewidth=1)
-    axes.plot(places, column.second, "D", color="black", markersize=3)
-    _name_levels(axes, column.labels, column.axis, places, apart)
-    axes.set_title(name, fontsize="small", loc="left")
-    axes.set_ylabel("share of rows", fontsize="x-small")
-
-
 def _name_levels(
-    axes: Any, names: Sequence[str], axis: str, places: Float[np.ndarray, " level"], always: int = 0
+    axes: Any, names: Sequence[str], axis: str, places: Float[np.ndarray, " level"]
 ) -> None:
-    """Scales for levels at these places, of which so many are named as there is room for, and the last few always."""
+    """Scales for levels at these places, of which so many are named as there is room for."""
     every = max(1, -(-len(names) // _MOST_LABELS))
     labels = [label if len(label) <= 14 else f"{label[:13]}…" for label in names]
     long = max(map(len, labels)) * min(len(names), _MOST_LABELS) > 30
-    named = [*range(0, len(names) - always, every), *range(len(names) - always, len(names))]
     axes.set_xticks(
-        places[named], [labels[i] for i in named], fontsize="x-small", rotation=40 if long else 0
+        places[::every], labels[::every], fontsize="x-small", rotation=40 if long else 0
     )
     if long:
         for label in axes.get_xticklabels():

@@ -1,8 +1,8 @@
 """Tables about people: schemas and records, and what is counted, fitted, scored and synthesized from them.
 
-Imports from `discreet.methods` and `discreet.privacy`. `models`, `planning` and `synthetic` (but
-for its comparison with real rows) import no reader of tables: what they make follows from a schema
-and releases. In reading order; each imports only from those before it:
+Imports from `discreet.methods` and `discreet.privacy`. `models`, `planning` and `synthetic` import
+no reader of tables: what they make follows from a schema and releases. In reading order; each
+imports only from those before it:
 
     tables           schemas; tables in files and in memory to arrays of records
     private_schema   bounds and categories bought from the data

@@ -22,7 +22,6 @@ from discreet.interfaces.cli._schema import schema
 from discreet.interfaces.cli._score import score
 from discreet.interfaces.cli._synth import synth
 from discreet.interfaces.cli._terminal import EXIT_CODES, BriefHelp, Command, Commands, settings
-from discreet.interfaces.cli._utility import utility
 from discreet.interfaces.cli._verify import verify
 
 app = typer.Typer(
@@ -90,7 +89,7 @@ def discreet(
 
 PANELS = {
     "Fit a table": (demo, schema, describe, plan, convert, fit, resume),
-    "Use the results": (report, predict, check, score, synth, utility, explain),
+    "Use the results": (report, predict, check, score, synth, explain),
     "Keep a budget and check claims": (account, ledger, verify, audit),
 }
 for panel, commands in PANELS.items():

@@ -8,7 +8,6 @@ import typer
 
 import discreet as dp
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._own_model import run_file
 from discreet.interfaces.cli._terminal import (
     PICTURES,
     check_file,
@@ -17,7 +16,6 @@ from discreet.interfaces.cli._terminal import (
     say_lines,
     write_file,
 )
-from discreet.interfaces.cli._verify import _returned_by
 
 
 class AuditedMethod(enum.StrEnum):
@@ -29,15 +27,6 @@ class AuditedMethod(enum.StrEnum):
 
 @refusing
 def audit(
-    context: typer.Context,
-    program: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
-            "Default: the worst case of the plan that the options describe.",
-        ),
-    ] = None,
     method: Annotated[
         AuditedMethod, typer.Option(help="The method whose steps are audited.")
     ] = AuditedMethod.DPSVI,
@@ -88,42 +77,27 @@ def audit(
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
-    Your own model, in a file with `def check(): return dp.audit.audit_fit(...)`:
-
-    `discreet audit mine.py:check`
-
     Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2:
     bad input.
     """
     check_file(out, endings=(".json",))
     check_file(plot, "--plot", PICTURES)
-    # By name: typer brings a click of its own.
-    sources = {
-        name: getattr(context.get_parameter_source(name), "name", "") for name in context.params
-    }
-    given = {name for name, source in sources.items() if source == "COMMANDLINE"}
-    if program is not None:
-        if described := sorted(given - {"program", "out", "plot", "as_json"}):
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in described)
-            raise ValueError(f"{program} defines the audit: omit {flags}")
-        verdict = _verdict_of(program)
-    elif (noise_multiplier is None) == (epsilon is None):
+    if (noise_multiplier is None) == (epsilon is None):
         raise ValueError("give one of --noise-multiplier and --epsilon")
-    else:
-        plan = options.plan_of(
-            num_records=num_records,
-            epsilon=epsilon,
-            delta=delta,
-            num_steps=steps,
-            noise_multiplier=noise_multiplier,
-            clipping_norm=options.clipping_of(clip),
-            sampling=options.sampling_of(
-                sampling, rate=rate, batch_size=batch_size, num_records=num_records
-            ),
-            relation=relation,
-        )
-        worst = dp.audit.worst_case(plan, method.name, others=others)
-        verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
+    plan = options.plan_of(
+        num_records=num_records,
+        epsilon=epsilon,
+        delta=delta,
+        num_steps=steps,
+        noise_multiplier=noise_multiplier,
+        clipping_norm=options.clipping_of(clip),
+        sampling=options.sampling_of(
+            sampling, rate=rate, batch_size=batch_size, num_records=num_records
+        ),
+        relation=relation,
+    )
+    worst = dp.audit.worst_case(plan, method.name, others=others)
+    verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
     if out is not None:
         write_file(out, verdict.to_json())
     if plot is not None:
@@ -134,17 +108,3 @@ def audit(
         say_lines(str(verdict), fg="red" if verdict.contradicted else None)
     if verdict.contradicted:
         raise typer.Exit(1)
-
-
-def _verdict_of(program: str) -> "dp.audit.Verdict":
-    """The verdict that a file's function returns."""
-    file, colon, name = program.rpartition(":")
-    path = Path(file if colon else program)
-    function = getattr(run_file(path, "file"), name, None) if colon else None
-    if not callable(function):
-        raise ValueError(
-            f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
-        )
-    return _returned_by(
-        program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns"
-    )

@@ -23,8 +23,6 @@ MODELS_BY = {
 
 def check_method(asked: "Asked") -> None:
     """Refuse a method that is not for the model or the options, before the table is read."""
-    if asked.choices is not None and (asked.model != TWIN or asked.is_in_steps):
-        raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
     models = MODELS_BY.get(asked.by) if asked.by is not None else None
     if models is None:
         return
@@ -45,8 +43,7 @@ def check_method(asked: "Asked") -> None:
 def class_for(asked: "Asked", schema: "dp.tables.Schema") -> type[OfRecords] | type[Counts]:
     """The method of a fit; refuses options that it lacks."""
     if asked.model == TWIN:
-        wanted = asked.by is not None or asked.choices is not None
-        counted = wanted or dp.marginals.counts_suffice(schema)
+        counted = asked.by is not None or dp.marginals.counts_suffice(schema)
         return Counts if counted and not asked.is_in_steps else TwinInSteps
     if asked.model not in REGRESSIONS:
         return OwnNewton if asked.is_own and not asked.is_in_steps else InSteps

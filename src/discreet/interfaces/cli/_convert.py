@@ -70,17 +70,11 @@ def convert(
     _say_inferred(described)
 
 
-def how_converted(
-    data: Path, *, non_private_bounds: bool, out_of_bounds: str
-) -> "dp.tables.Conversion | None":
+def how_converted(data: Path, out_of_bounds: str) -> "dp.tables.Conversion | None":
     """The conversion settings of a fit's data; None if they were not converted."""
     made = dp.tables.conversion_of(data)
     if made is None:
         return None
-    if non_private_bounds:
-        raise ValueError(
-            f"{data} contains converted records, whose bounds are fixed: omit --non-private-bounds, or give the table itself"
-        )
     if out_of_bounds not in ("refuse", made.out_of_bounds):
         raise ValueError(
             f"{data} was converted with --out-of-bounds {made.out_of_bounds}: omit the option, or convert the table again"

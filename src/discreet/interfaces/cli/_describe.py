@@ -94,11 +94,9 @@ def describe(
     probability("--level", level, hint="0.9 is the default.")
     if pair and all_pairs:
         raise ValueError("--pair and --all-pairs: give only one")
-    made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
+    made = how_converted(table, out_of_bounds)
     check_whole(table, made, out_of_bounds, "discreet describe")
-    described = options.schema_of(
-        table, choose_model(TWIN), None, bounds, schema, False, made, person
-    )
+    described = options.schema_of(choose_model(TWIN), None, bounds, schema, made, person)
     warn(described, seed, ledger, table, by_bounds=bounds is not None)
     if described.weight is not None:
         say_error(described.weight_words())

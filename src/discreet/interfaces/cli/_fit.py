@@ -39,7 +39,6 @@ class Asked:
     num_records: options.NumRecords = None
     by: options.By = None
     components: options.Components = None
-    choices: options.Choices = None
     steps: options.FitSteps = None
     rate: options.Rate = None
     batch_size: options.BatchSize = None
@@ -54,7 +53,6 @@ class Asked:
     raw: options.Raw = False
     model_args: options.ModelArgs = None
     seed: options.Seed = None
-    non_private_bounds: options.NonPrivateBounds = False
     dataset: options.Dataset = ""
     contact: options.Contact = ""
     out: options.Out = Path("discreet-fit")
@@ -202,16 +200,12 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         epsilon=asked.epsilon,
         delta=asked.delta,
     )
-    made = how_converted(
-        asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds
-    )
+    made = how_converted(asked.data, asked.out_of_bounds)
     schema = options.schema_of(
-        asked.data,
         chosen,
         asked.target,
         asked.bounds,
         asked.schema,
-        asked.non_private_bounds,
         made,
         asked.person,
         asked.weight,
@@ -227,18 +221,16 @@ def by_formula(asked: Asked, members: "dp.inference.Processes") -> ByFormula:
     """The fit of a formula."""
     chosen = options.ChosenModel("formula", lambda schema: None)
     schema = options.schema_of(
-        None,
         chosen,
         None,
         asked.bounds,
         asked.schema,
-        False,
         None,
         asked.person,
         asked.weight,
         predicts=False,
     )
-    made = how_converted(asked.data, non_private_bounds=False, out_of_bounds=asked.out_of_bounds)
+    made = how_converted(asked.data, asked.out_of_bounds)
     return ByFormula(asked, members, chosen, schema, made)
 
 
@@ -251,7 +243,7 @@ def refuse_missing(asked: Asked) -> None:
         missing.append("--epsilon is missing: give a privacy budget")
     if asked.model in options.REGRESSIONS and asked.target is None and not known:
         missing.append("--target is missing: name the column to predict")
-    if not (known or asked.bounds is not None or asked.non_private_bounds):
+    if not (known or asked.bounds is not None):
         missing.append(
             "--bounds or --schema is missing: give what is publicly known about the columns"
         )

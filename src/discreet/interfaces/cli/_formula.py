@@ -39,7 +39,6 @@ OTHERS = (
     "target",
     "by",
     "components",
-    "choices",
     "steps",
     "rate",
     "batch_size",
@@ -51,7 +50,6 @@ OTHERS = (
     "coordinator",
     "num_processes",
     "process_id",
-    "non_private_bounds",
     "draws",
 )
 """Options of a fit that a formula has no use for."""

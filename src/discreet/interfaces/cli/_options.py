@@ -65,7 +65,7 @@ COMPONENTS = 16
 def choose_model(
     name: str, *, components: int | None = None, words: str | None = None, **arguments: Any
 ) -> ChosenModel:
-    """A built-in model by name, or the user's: `FILE.py:FUNCTION`, or a text file. Runs the file.
+    """A built-in model by name, or the user's: `FILE.py:FUNCTION`. Runs the file.
 
     For a factory, `words` is what --model-args says and `arguments` are other options that it may
     read.
@@ -75,10 +75,9 @@ def choose_model(
             f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say"
         )
     count = COMPONENTS if components is None else components
-    text = name.endswith(".txt")
-    if components is not None and name != TWIN and not text:
+    if components is not None and name != TWIN:
         raise ValueError(
-            f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out"
+            f"--components is for --model {TWIN}: the model {name} has none, leave it out"
         )
     if name == TWIN:
         return ChosenModel(
@@ -87,15 +86,13 @@ def choose_model(
     if name in REGRESSIONS:
         regression = dp.models.REGRESSIONS[name]
         return ChosenModel(name, regression.model_for, regression.kind)
-    if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
+    if not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         meant = near(name, MODELS)
         raise ValueError(
             f"the model {name!r} is not known{f', {meant}' if meant else ':'} choose {', '.join(MODELS)}, "
-            "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
+            "or FILE.py:FUNCTION of your own"
         )
-    own = choose_own(
-        name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments
-    )
+    own = choose_own(name, words=tuple(shlex.split(words or "")), arguments=arguments)
     return ChosenModel(name, lambda schema: None, own=own)
 
 
@@ -245,7 +242,7 @@ _model = _table(
     autocompletion=_complete_model,
     help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins; or FILE.py:FUNCTION, "
     "a NumPyro model of (x, y) or (x). That may also be a model_factory. If its first parameter is called columns, it "
-    "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
+    "gets a dict from the names of all columns to arrays instead.",
 )
 Model = Annotated[str, _model]
 ModelToPlan = Annotated[str | None, _model]
@@ -329,12 +326,6 @@ Raw = Annotated[
 ModelArgs = Annotated[
     str | None, _table(help="For a model_factory: the words that it gets, in quotes: '--prior 2'.")
 ]
-NonPrivateBounds = Annotated[
-    bool,
-    _not_private(
-        "--non-private-bounds", help="Take missing bounds from the data. The result is NOT PRIVATE."
-    ),
-]
 FitSteps = Annotated[
     int | None,
     _method(
@@ -346,9 +337,7 @@ FitSteps = Annotated[
 ]
 Components = Annotated[
     int | None,
-    _method(
-        help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals."
-    ),
+    _method(help="Number of mixture components, for twin. Default: 16; 64 by marginals."),
 ]
 Clip = Annotated[
     str | None,
@@ -381,14 +370,6 @@ By = Annotated[
         "in steps. Default: the first that the model has; svi for models of your own with a guide or latents of each record, "
         "for lines and twins of several rows per person, lines in several processes, twins of over 60 columns, or if --steps "
         "or another setting of steps is given.",
-    ),
-]
-Choices = Annotated[
-    int | None,
-    _method(
-        "--choices",
-        help="For a twin by marginals: in place of all pairs of columns, choose so many privately, one after another, and count "
-        "them and those with the target.",
     ),
 ]
 LearningRate = Annotated[
@@ -625,19 +606,17 @@ def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
 
 
 def schema_of(
-    data: Path | None,
     model: ChosenModel,
     target: str | None,
     bounds: str | None,
     file: Path | None,
-    non_private_bounds: bool,
     made: "dp.tables.Conversion | None" = None,
     person: str | None = None,
     weight: str | None = None,
     *,
     predicts: bool = True,
 ) -> "dp.tables.Schema":
-    """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
+    """The public description of a table, checked against what the model needs."""
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
     if person is not None and bounds is None:
@@ -655,9 +634,7 @@ def schema_of(
     if file is not None:
         public = dp.tables.schema_from_toml(file, target=target)
     elif bounds is not None:
-        public = dp.tables.schema_from_bounds(
-            bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
-        )
+        public = dp.tables.schema_from_bounds(bounds, target=target, target_kind=model.target_kind)
         public = dataclasses.replace(of_person(public, person), weight=weight)
     elif made is not None:
         if target not in (None, made.schema.target):
@@ -666,10 +643,6 @@ def schema_of(
                 f"out, or convert the table again with --target {target}"
             )
         public = made.schema
-    if non_private_bounds and data is not None:
-        public = dp.tables.infer_columns_non_private(
-            data, public, target=target, target_kind=model.target_kind
-        )
     if public is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds, or in a file with --schema "

@@ -1,7 +1,7 @@
-"""Models that users bring: a NumPyro program in a Python file, or a text file with a distribution for each column.
+"""Models that users bring: a NumPyro program in a Python file.
 
 `choose` reads the file before any data are read, `OwnModel.prepare` makes the model once the public
-schema is known (a `model_factory` and a text file need it), and the fit writes `settings_text`
+schema is known (a `model_factory` needs it), and the fit writes `settings_text`
 beside its posterior. That is all that synthetic twins need: `read_own_fit` takes the posterior
 draws from posterior.npz and the public facts from model.json, and `Prepared.draw` runs the program
 again without records. No program is kept with a fit, because whoever can write to the folder could
@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import discreet as dp
 from discreet.interfaces.cli._terminal import say, say_error, say_lines
-from discreet.interfaces.cli._text_model import text_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,16 +50,15 @@ class OwnModel:
 
     name: str
     path: Path
-    function: Callable[..., Any] | None  # The model or the factory; None for a text file
+    function: Callable[..., Any]  # The model or the factory
     # The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent
-    module: ModuleType | None
-    components: int = 16  # Components of the mixture, for a text file
+    module: ModuleType
     words: tuple[str, ...] = ()  # Unparsed arguments of a factory; `arguments` are parsed ones
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def prepare(self, schema: "dp.tables.Schema", *, raw: bool = False) -> "Prepared":
         """The model of tables that are described so."""
-        if self.function is None or hasattr(self.module, "preprocess"):
+        if hasattr(self.module, "preprocess"):
             if schema.max_rows > 1:
                 raise ValueError(
                     f"{self.path} takes one row of a person, and the schema's person may have {schema.max_rows}: write person = "
@@ -70,9 +68,6 @@ class OwnModel:
                 raise ValueError(
                     f'{self.path} takes every row, and the schema drops some: remove missing = "drop" from it'
                 )
-        if self.function is None:
-            described, function, guide = text_model(self.path, schema, self.components)
-            return Prepared(self, described, function, guide, raw=True)
         function = self.function
         guide = getattr(self.module, "guide", None)
         if getattr(function, "__name__", "") == FACTORY:  # a functools.partial has none
@@ -98,13 +93,11 @@ class OwnModel:
 
 
 def choose(name: str, **settings: Any) -> OwnModel:
-    """The model in a file: `FILE.py:FUNCTION`, `FILE.py` (its `model` or `model_factory`), or a text file. Runs a Python file."""
+    """The model in a file: `FILE.py:FUNCTION` or `FILE.py` (its `model` or `model_factory`). Runs the file."""
     file, _, attribute = (
         name.rpartition(":") if name.rpartition(":")[0].endswith(".py") else (name, "", "")
     )
     path = Path(file)
-    if path.suffix != ".py":
-        return OwnModel(name, path, None, None, **settings)
     module = run_file(path, "model file")
     function = getattr(
         module, attribute or "model", None if attribute else getattr(module, FACTORY, None)
@@ -426,7 +419,6 @@ class Prepared:
             "format": FORMAT,
             "model": self.own.name,
             "sha256": _digest(self.own.path),
-            "components": self.own.components,
             "words": self.own.words,
             "arguments": self.own.arguments,
             "raw": self.raw,
@@ -481,7 +473,6 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         words = tuple(map(str, facts["words"]))
         arguments = dict(facts["arguments"])
         raw = bool(facts["raw"])
-        components = int(facts["components"])
         seen = None if facts["seen"] is None else tuple(map(str, facts["seen"]))
     except (
         OSError,
@@ -499,7 +490,7 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         raise ValueError(
             f"{folder} holds a fit of your own model, and no program is kept with it: name the model again, --model {fitted}"
         )
-    own = choose(name, words=words, arguments=arguments, components=components)
+    own = choose(name, words=words, arguments=arguments)
     if _digest(own.path) != facts["sha256"]:
         say_error(
             f"{own.path} was changed since the fit: the twins are right only if the model is the same."

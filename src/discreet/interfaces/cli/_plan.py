@@ -74,9 +74,7 @@ class Asked:
 
     def described(self, chosen: options.ChosenModel) -> "dp.tables.Schema":
         """The public description of the table, as the model needs it."""
-        return options.schema_of(
-            None, chosen, self.target, self.bounds, self.schema, non_private_bounds=False
-        )
+        return options.schema_of(chosen, self.target, self.bounds, self.schema)
 
 
 @refusing

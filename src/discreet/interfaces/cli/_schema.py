@@ -176,7 +176,7 @@ def _write_template(
             done += f" Check the kind of {dp.report.listed(guessed)}: it is a guess, and a comment names the other one."
     elif non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
-        described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
+        described = dp.tables.infer_columns_non_private(table, target=target, columns=names)
         described = options.of_person(described, person)
         inferred = described.inferred
         content = f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}"

@@ -89,9 +89,7 @@ class Asked:
     ]
     model: Annotated[
         str | None,
-        typer.Option(
-            help="If you fitted a model of your own: that model again, FILE.py:FUNCTION or FILE.txt."
-        ),
+        typer.Option(help="If you fitted a model of your own: that model again, FILE.py:FUNCTION."),
     ] = None
     twins: Annotated[
         int,

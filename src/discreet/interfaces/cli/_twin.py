@@ -61,7 +61,6 @@ class Counts(Method):
             epsilon=asked.epsilon,
             delta=delta_of(asked.delta, asked.num_records, asked.ledger),
             relation=options.relation_of(asked.relation),
-            choices=asked.choices or 0,
         )
         return self
 
@@ -83,26 +82,12 @@ class Counts(Method):
             out_of_bounds=asked.out_of_bounds,
             person_key=row_order(seed),
             non_private_seed=seed is not None,
-            keep=self.keep,
-            progress_bar=asked.progress_bar,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
         self.statement = self.complete(released.statement).with_notes(
             *dp.marginals.not_counted(released.plan)
         )
         self.released = dataclasses.replace(released, statement=self.statement)
-
-    def keep(self, released: "dp.marginals.Marginals") -> None:
-        """Keep what was counted so far, while pairs of columns are chosen: an interrupted fit goes on from it."""
-        done = "The releases were made"
-        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        kept = dataclasses.replace(released, statement=self.complete(released.statement)).save(
-            self.asked.out / COUNTS
-        )
-        spent(
-            f"what was counted is in {kept}, which discreet fit --model twin takes as --data, and spends nothing",
-            done,
-        )
 
     def complete(self, statement: "dp.Statement") -> "dp.Statement":
         notes = [

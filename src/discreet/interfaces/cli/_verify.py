@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ from discreet.interfaces.cli._terminal import (
     say_json,
     say_lines,
 )
-
-T = TypeVar("T")
 
 
 @refusing
@@ -73,23 +71,20 @@ def _certificate_of(program: str) -> "dp.Certificate":
         function = _function(run_file(path, "file"), path, name if colon else "certificate")
         if isinstance(function, dp.Certificate):
             return function
-        return _returned_by(
-            program, function, dp.Certificate, "let the function return dp.certify(step, ...)"
-        )
     except ValueError as error:
         if isinstance(error.__cause__, dp.PrivacyError):
             raise error.__cause__ from None
         raise
-
-
-def _returned_by(program: str, function: Callable[[], object], kind: type[T], remedy: str) -> T:
-    """Call the user's function."""
     try:
         found = function()
+    except dp.PrivacyError:
+        raise
     except (Exception, SystemExit) as error:
         raise ValueError(f"{program} fails {failure(error)}") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{program} returned an object of type {type(found).__name__}: {remedy}")
+    if not isinstance(found, dp.Certificate):
+        raise ValueError(
+            f"{program} returned an object of type {type(found).__name__}: let the function return dp.certify(step, ...)"
+        )
     return found
 
 

@@ -9,7 +9,6 @@ A primitive is compiled by XLA as a plain function and recognized by the verifie
     _sums       CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
                 WEIGHTED_SUM   integer rows times weights, of joint norm at most 1, and their sum
                 COUNT          integer cross tables: a record is in one cell of each
-                DISTANCE       distances of cross tables from public numbers
     _batches    DRAW     a secret batch of the table, and its rows; the parameter is the sampler's
                 drawing
     _engines    CLIPPED_SUM    the contract of gradient engines
@@ -67,12 +66,10 @@ from discreet.privacy.mechanisms._shards import (
 from discreet.privacy.mechanisms._sums import (
     CLIP as CLIP,
     COUNT as COUNT,
-    DISTANCE as DISTANCE,
     SUM as SUM,
     WEIGHTED_SUM as WEIGHTED_SUM,
     clip_records as clip_records,
     count_cells as count_cells,
     sum_records as sum_records,
     sum_weighted as sum_weighted,
-    table_distances as table_distances,
 )

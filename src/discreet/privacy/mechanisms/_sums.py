@@ -68,39 +68,10 @@ def _counted(
     return [jnp.asarray(weight, dtype) * jnp.minimum(before + total, most).astype(dtype)]
 
 
-def _distances(
-    levels: Array,
-    mask: Array,
-    expected: Array,
-    biases: Array,
-    *counted: Array,
-    sizes: tuple[int, ...],
-    tables: tuple[tuple[int, ...], ...],
-    weights: tuple[int, ...],
-) -> list[Array]:
-    """Implement `table_distances`: integers small enough to be exact."""
-    cells = [math.prod(sizes[column] for column in table) for table in tables]
-    counts = _counted(
-        levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables)
-    )[0]
-    # Counts saturate here, so that weighted sums of distances stay within a quarter of the exact
-    # range.
-    most = float(2 ** (jnp.finfo(counts.dtype).nmant - 2) // (max(cells) * max(weights)))
-    apart = jnp.abs(
-        jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most)
-    )
-    total = (
-        jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
-    )
-    room = 2 ** (jnp.finfo(counts.dtype).nmant - 2) // max(weights)
-    return [(total - jnp.clip(biases.astype(counts.dtype), -room, room)) * np.asarray(weights)]
-
-
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
 WEIGHTED_SUM = marker("sum_weighted", _weighted, refuse=None)
 COUNT = marker("count_cells", _counted, refuse=None)
-DISTANCE = marker("table_distances", _distances, refuse=None)
 
 
 def clip_records(tree: Any, norm: float | Float[Array, ""], order: int = 2) -> Any:
@@ -290,55 +261,3 @@ def count_cells(
             f"count_cells: counted has the shape {further[0].shape}; pass {cells} integers, one for each cell."
         )
     return COUNT.bind(levels, mask, *further, sizes=sizes, tables=tables, weights=weights)[0]
-
-
-def table_distances(
-    levels: Int[Array, "record *row column"],
-    mask: Bool[Array, "record"],
-    expected: Int[Array, "cell"],
-    sizes: Sequence[int],
-    tables: Sequence[Sequence[int]],
-    weights: Sequence[int],
-    biases: Int[Array, "table"],
-    counted: Int[Array, "cell"] | None = None,
-) -> Float[Array, "table"]:
-    """Sum the distances of each cross table's counts from expected ones; subtract the bias and multiply by the weight.
-
-    Guarantee: a record that is added or removed changes each score by at most the table's weight,
-    and one that is replaced by twice that, whatever its levels: it is in at most one cell of each
-    table; a record of m rows by m times that. Nothing is rounded.
-
-    Args, beside those of `count_cells`:
-        expected: Public integers, in the order of `counted`.
-        biases: Public integers to subtract from the distances, saturated at 2^50 over the largest
-            weight, or at 2^21 over it in float32.
-
-    Returns:
-        A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the
-        product of the most cells and the largest weight, or at 2^21 over it in float32.
-
-    Raises:
-        ValueError, TypeError: Arguments of other shapes or types.
-
-    >>> rows, kept = jnp.array([[0, 1], [1, 1], [0, 1]]), jnp.ones(3, bool)
-    >>> table_distances(rows, kept, jnp.array([1, 2, 0, 1]), (2, 2), [(0,), (1,)], [1, 3], [0, 1]).tolist()
-    [2.0, 3.0]
-    """
-    levels, mask, expected, biases = (jnp.asarray(x) for x in (levels, mask, expected, biases))
-    sizes = tuple(map(int, sizes))
-    tables = tuple(tuple(map(int, x)) for x in tables)
-    weights = tuple(map(int, weights))
-    further = [] if counted is None else [jnp.asarray(counted)]
-    # What is refused is refused by `count_cells`; types alone are looked at.
-    shape = jax.eval_shape(
-        lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further
-    )
-    whole = all(jnp.issubdtype(x.dtype, jnp.integer) for x in (expected, biases))
-    if expected.shape != shape.shape or biases.shape != (len(tables),) or not whole:
-        raise ValueError(
-            f"table_distances: biases are {biases.dtype}{biases.shape}, and expected counts are {expected.dtype}"
-            f"{expected.shape}; pass a bias for each of {len(tables)} tables, and {shape.shape[0]} counts, all integers."
-        )
-    return DISTANCE.bind(
-        levels, mask, expected, biases, *further, sizes=sizes, tables=tables, weights=weights
-    )[0]

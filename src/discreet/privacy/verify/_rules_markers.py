@@ -20,7 +20,6 @@ from discreet.privacy.mechanisms import (
     CLIP,
     CLIPPED_SUM,
     COUNT,
-    DISTANCE,
     DRAW,
     SUM,
     UPDATE_ROWS,
@@ -226,23 +225,6 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     norm = rows * math.sqrt(sum(weight**2 for weight in weights))
     absolute = float(rows * sum(weights))
     return _of_cells(checker, equation, operands, norm, absolute, low=0.0)
-
-
-@rule(DISTANCE)
-def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """The rule of weighted sums over cross tables of |count - expected|: a record is in one cell of each and moves its sum by 1.
-
-    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is
-    the 2C of REPLACE_ONE. A record of m rows moves it by m times that.
-    """
-    weights = [_rows_of(equation) * float(weight) for weight in equation.params["weights"]]
-    found = _of_cells(checker, equation, operands, math.hypot(*weights))
-    if found.terms is None:
-        return found
-    # All terms have the factor of one added or removed record; without a mask, of one added and one
-    # removed.
-    factor = sum(t.bound.factor for t in found.terms) / math.hypot(*weights)
-    return dataclasses.replace(found, moves=max(weights) * factor, additive=False)
 
 
 def _rows_of(equation: JaxprEqn) -> int:

@@ -29,16 +29,6 @@ replaced moves twice as much as one added. It is the smaller noise for few table
 
 One mechanism on all of them is the whole release: one exact event, with no steps, batches or
 clipping norm. The number of records is used nowhere; it is estimated like everything else.
-
-A table may have too many pairs of columns. Then a plan has `choices`: after the counts of `tables`,
-a pair is chosen so many times, and counted, as in AIM (McKenna et al., VLDB 2022). A choice is made
-by the exponential mechanism, of the pair whose counts are the farthest in L1 from those of a model
-(`_twins.Refit`) that is fitted to everything counted before, less the L1 norm of the noise to
-expect; one record moves such a score by 1. What is chosen decides what is counted, never how
-precisely or how often, so that the event is known beforehand: all Gaussian releases together are
-one, of C = sqrt(sum of squared weights), since the divergence of Gaussians that are chosen by
-earlier ones is that of fixed ones; and the choices compose by the best adaptive adversary
-(`accounting`).
 """
 
 from __future__ import annotations
@@ -50,29 +40,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Int
 
-from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from discreet._validate import integer, positive
-from discreet.privacy.accounting import (
-    BoundedRangeDpEvent,
-    Relation,
-    calibrate_noise_multiplier,
-    neighbours,
-)
-from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, LAPLACE
-from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Laplace, Query, Wording
+from discreet._dp_accounting import DpEvent
+from discreet._validate import integer
+from discreet.privacy.accounting import Relation, calibrate_noise_multiplier, neighbours
+from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, Mechanism
+from discreet.privacy.query import Gaussian, GaussianPlan, Laplace, Query, Wording
 from discreet.privacy.report import Unit
-from discreet.privacy.verify import Certificate
 from discreet.tabular.marginals._programs import (
     PARTS,
     Columns,
     Counts,
     CountsAndSums,
-    Distances,
-    shapes,
 )
 from discreet.tabular.marginals._wording import wording_of
 from discreet.tabular.models import Levels
@@ -83,12 +64,8 @@ MOST_WEIGHT = 1000
 MOST_CUTS = 4
 MOST_COLUMNS = 25
 """Categories of a target, and columns of a table, for which three-way tables are worth the precision of other counts."""
-FEW_ROWS = 8
-"""Rows that the programs count themselves where there are many tables: any number will do."""
 _ROOM = 1 + 2.0**-14
 """So much longer is the clipping norm than the longest row of the sums: clipping changes none."""
-_SHARE = 0.1
-"""Share of the budget, as a squared distance of Gaussians, for choices, as in AIM."""
 
 Table = tuple[str, ...]
 
@@ -102,15 +79,12 @@ class MarginalsPlan(GaussianPlan):
         tables: Names of the columns of each cross table: up to three; none for the number of
             records.
         weights: Weight of each table, an integer of at least 1: a larger weight gives its counts
-            less noise. Weights beyond those of `tables`, all of them 1, are of pairs not yet
-            chosen.
+            less noise.
         noise_multiplier: Standard deviation of the noise on weighted counts and sums, divided by C
             (`sensitivity`).
         relation: The neighbouring relation.
         delta: The delta at which epsilon is stated.
         slices: Most slices of a column of numbers; see `models.Levels`.
-        choices: Number of pairs chosen, one after another.
-        choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
         sums: What is summed: a column with bounds, alone or by one or two columns of categories.
         sum_weights: Weight of each sum, as those of tables.
         persons: In which tables persons are counted, each once, if they may have several rows: (),
@@ -118,9 +92,9 @@ class MarginalsPlan(GaussianPlan):
             row there.
         person_weights: Weight of each of these, as those of tables.
         laplace: Whether the noise is Laplace noise. C is then an L1 norm, and `noise_multiplier`
-            the scale over C; there are no choices.
-        fine: What is counted in parts of slices, too, where there are no choices: a column with
-            bounds, alone or by one or two columns of categories.
+            the scale over C.
+        fine: What is counted in parts of slices, too: a column with bounds, alone or by one or two
+            columns of categories.
         fine_weights: Weight of each of these, as those of tables.
 
     Raises:
@@ -137,8 +111,6 @@ class MarginalsPlan(GaussianPlan):
     tables: tuple[Table, ...]
     weights: tuple[int, ...]
     slices: int = 32
-    choices: int = 0
-    choice_epsilon: float = 0.0
     sums: tuple[Table, ...] = ()
     sum_weights: tuple[int, ...] = ()
     persons: tuple[Table, ...] = ()
@@ -149,10 +121,6 @@ class MarginalsPlan(GaussianPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.choices and (self.laplace or self.fine):
-            raise ValueError(
-                "choices are for Gaussian noise without fine counts: leave out choices, or laplace and fine"
-            )
         described = {column.name: column for column in self.schema.columns}
         seen = set()
         for table in self.tables:
@@ -199,26 +167,18 @@ class MarginalsPlan(GaussianPlan):
                     f"the bounds of '{column.name}', {column.rule()}, have no {self.slices} slices in 64-bit floats: give it "
                     "another unit or origin"
                 )
-        chosen = len(self.weights) - len(self.tables)
         if (
             not any(self.tables)
+            or len(self.tables) != len(self.weights)
             or len(self.sums) != len(self.sum_weights)
             or len(self.persons) != len(self.person_weights)
             or len(self.fine) != len(self.fine_weights)
-            or not 0 <= chosen <= self.choices
-            or {*self.weights[len(self.tables) :]} - {1}
         ):
             raise ValueError(
-                f"there are {len(self.tables)} tables, {self.choices} choices and {len(self.weights)} weights, "
+                f"there are {len(self.tables)} tables and {len(self.weights)} weights, "
                 f"{len(self.sums)} sums and {len(self.sum_weights)} weights, {len(self.persons)} tables of persons and "
                 f"{len(self.person_weights)} weights, {len(self.fine)} fine counts and {len(self.fine_weights)} weights: name "
-                "columns, and give each table and sum a weight, and each pair that is to be chosen a weight of 1"
-            )
-        if self.choices:
-            positive(
-                "choice_epsilon",
-                self.choice_epsilon,
-                hint="MarginalsPlan.calibrate(choices=...) finds it.",
+                "columns, and give each table and sum a weight"
             )
         each = (*self.weights, *self.sum_weights, *self.person_weights, *self.fine_weights)
         for weight in each:
@@ -228,13 +188,10 @@ class MarginalsPlan(GaussianPlan):
                 most=MOST_WEIGHT,
                 hint="A weight of 2 is as precise as four tables of weight 1.",
             )
-        if self.open and len(self.candidates.tables) - len(self.tables) < self.open:
+        if self.num_counts > MOST_CELLS:
             raise ValueError(
-                f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer"
-            )
-        if (cells := (self.candidates if self.open else self).num_counts) > MOST_CELLS:
-            raise ValueError(
-                f"the tables have {cells:,} cells, and at most {MOST_CELLS:,} are counted: name fewer tables, or fewer slices"
+                f"the tables have {self.num_counts:,} cells, and at most {MOST_CELLS:,} are counted: "
+                "name fewer tables, or fewer slices"
             )
 
     @classmethod
@@ -248,7 +205,6 @@ class MarginalsPlan(GaussianPlan):
         weights: Mapping[Any, int] | None = None,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         slices: int = 32,
-        choices: int = 0,
         sums: Mapping[Table, int] | None = None,
         persons: Mapping[Table, int] | None = None,
         laplace: bool = False,
@@ -262,22 +218,18 @@ class MarginalsPlan(GaussianPlan):
             delta: Target, well below one over the number of records.
             tables: The cross tables, by names of columns. None: those that twins need, which are
                 all columns, all pairs and, with a target of few categories and not too many
-                columns, all pairs with the target. With `choices`: all columns, all pairs with the
-                target, and those with values that are impossible together.
+                columns, all pairs with the target.
             weights: By name of a column: the weight of all tables with it, the largest if several
                 are named; 1 for the others. By a tuple of names: that of this table. None: 2 for
                 the schema's target.
             relation: The neighbouring relation.
             slices: Most slices of a column of numbers.
-            choices: Number of further pairs of columns chosen and counted, one after another, by
-                what the tables and the pairs before do not explain. A tenth of the budget is for
-                the choices.
             sums: Weight of each sum: of a column with bounds, alone or by a column of categories.
                 None: all columns of the tables that have bounds, alone, with the weights of the
                 columns.
             persons: Weight of each table of persons. None: where a person may have several rows,
                 that of all persons, which costs as much as a table of weight 1.
-            laplace: Laplace noise instead of Gaussian noise, without choices.
+            laplace: Laplace noise instead of Gaussian noise.
             fine: Weight of each count in parts of slices, for quantiles. None: there are none.
 
         Raises:
@@ -285,7 +237,7 @@ class MarginalsPlan(GaussianPlan):
         """
         names = [column.name for column in schema.columns]
         if tables is None:
-            tables = _tables_of(schema, choices)
+            tables = _tables_of(schema)
         if weights is None:
             weights = {} if schema.target is None else {schema.target: 2}
         chosen = tuple(map(tuple, tables))
@@ -302,14 +254,12 @@ class MarginalsPlan(GaussianPlan):
                 f"weights names {', '.join(unknown)}, which the schema does not describe"
             )
         mechanism = LAPLACE if laplace else GAUSSIAN
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": mechanism.slack}
-        integer("choices", choices, least=0, hint="0 counts the tables alone.")
-        goal["slack"] += choices * (GAUSSIAN.slack + CHOICE.slack)
-        # A choice of range r is worth a Gaussian of distance r / 2; under REPLACE_ONE both are
-        # twice as far.
-        ratio = 2 * math.sqrt(_SHARE / (1 - _SHARE) / max(choices, 1))
         noise = calibrate_noise_multiplier(
-            lambda noise: _event(noise, ratio / noise, choices, laplace), **goal
+            mechanism.event,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            slack=mechanism.slack,
         )
         each = [
             weights.get(own) or max((weights.get(name, 1) for name in own), default=1)
@@ -318,13 +268,11 @@ class MarginalsPlan(GaussianPlan):
         plan = cls(
             schema=schema,
             tables=chosen,
-            weights=(*each, *(1,) * choices),
+            weights=tuple(each),
             noise_multiplier=noise,
             relation=relation,
             delta=delta,
             slices=slices,
-            choices=choices,
-            choice_epsilon=ratio / noise if choices else 0.0,
             sums=tuple(sums),
             sum_weights=tuple(sums.values()),
             persons=tuple(persons),
@@ -334,20 +282,6 @@ class MarginalsPlan(GaussianPlan):
             fine_weights=tuple((fine or {}).values()),
         )
         return dataclasses.replace(plan, noise_multiplier=noise / plan._in_events * (1 + 1e-12))
-
-    @property
-    def open(self) -> int:
-        """The number of pairs not yet chosen."""
-        return len(self.weights) - len(self.tables)
-
-    @functools.cached_property
-    def candidates(self) -> MarginalsPlan:
-        """The plan's tables and all pairs that may be chosen: what is counted exactly, which is not private."""
-        names = [column.name for column in self.schema.columns]
-        known = {frozenset(table) for table in self.tables}
-        pairs = [pair for pair in itertools.combinations(names, 2) if frozenset(pair) not in known]
-        tables = (*self.tables, *pairs)
-        return dataclasses.replace(self, tables=tables, weights=(1,) * len(tables), choices=0)
 
     @functools.cached_property
     def levels(self) -> Levels:
@@ -512,52 +446,22 @@ class MarginalsPlan(GaussianPlan):
         return found[0]
 
     @property
-    def num_releases(self) -> int:
-        """Number of releases."""
-        return 1 + 2 * self.choices
-
-    @property
     def slack(self) -> float:
         """Total variation between what runs and the event."""
-        first = LAPLACE.slack if self.laplace else GAUSSIAN.slack
-        return first + self.choices * (GAUSSIAN.slack + CHOICE.slack)
+        return self._mechanism.slack
 
     def event(self) -> DpEvent:
         """The event of the release, under the plan's relation."""
-        noise = self.noise_multiplier * self._in_events
-        return _event(noise, self.choice_epsilon, self.choices, self.laplace)
-
-    def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
-        """Prove what the program that counts `tables` tells of one record.
-
-        It is the certificate: (key, counted, levels, mask), or, with sums, (key, counted, summed,
-        levels, values, mask).
-
-        Args:
-            key: A key of the same type as for the program.
-            rows: Records that it takes; `counted` and `summed` have the counts and sums of all
-                others.
-
-        Raises:
-            PrivacyError: The proof failed.
-        """
-        counted, levels, mask = shapes(self.num_counts, self._rows(rows), len(self.all_sizes))
-        if not self.width:
-            return self.query().certificate(key, counted, levels, mask)
-        summed, values = (
-            jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width))
-        )
-        return self.query().certificate(key, counted, summed, levels, values, mask)
+        return self._mechanism.event(self.noise_multiplier * self._in_events)
 
     def query(self) -> Query:
         """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
-        own = self._first
-        counts = Counts(self.all_sizes, self.all_columns, (*own.weights, *self.fine_weights))
+        counts = Counts(self.all_sizes, self.all_columns, (*self.weights, *self.fine_weights))
         if not self.width:
-            return Query(counts, self._of_first, self.relation)
+            return Query(counts, self._added, self.relation)
         return Query(
             CountsAndSums(counts, self._norm, 1 if self.laplace else 2),
-            self._of_first,
+            self._added,
             self.relation,
             records=(3, 4, 5),
         )
@@ -565,30 +469,17 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def drawn(self) -> float:
         """Standard deviation of the noise as it is drawn, on a grid of integers: a little above `noise`."""
-        first = self._of_first.drawn(self._first.num_counts + self.width)
-        return (
-            max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
-        )
+        return self._added.drawn(self.num_counts + self.width)
 
     @property
-    def _first(self) -> MarginalsPlan:
-        """What is counted before pairs are chosen."""
-        count = len(self.weights) - self.choices
-        return dataclasses.replace(
-            self, tables=self.tables[:count], weights=self.weights[:count], choices=0
-        )
+    def _mechanism(self) -> Mechanism:
+        return LAPLACE if self.laplace else GAUSSIAN
 
     @property
-    def _of_first(self) -> Gaussian | Laplace:
-        """The noise on these counts and on all sums."""
-        own = self._first
+    def _added(self) -> Gaussian | Laplace:
+        """The noise on the counts and sums."""
         kind = Laplace if self.laplace else Gaussian
-        return kind(self.size, self.size / own.sensitivity * own._in_events)
-
-    @property
-    def _of_pair(self) -> Gaussian:
-        """The noise on the counts of a chosen pair."""
-        return Gaussian(self.noise, self.noise / self.max_rows * neighbours(self.relation).of_cells)
+        return kind(self.size, self.size / self.sensitivity * self._in_events)
 
     @property
     def width(self) -> int:
@@ -598,7 +489,7 @@ class MarginalsPlan(GaussianPlan):
     @property
     def all_weights(self) -> Int[np.ndarray, " number"]:
         """The weight of each number that is released of `tables`, `fine`, sums and persons, one after another."""
-        tables = np.repeat(self.weights[: len(self.tables)], self.cells)
+        tables = np.repeat(self.weights, self.cells)
         fine = np.repeat(np.array(self.fine_weights, int), self.fine_cells)
         sums = np.repeat(self.sum_weights, 2 * np.array(self.sum_cells, int))
         persons = np.repeat(self.person_weights, self.person_cells)
@@ -608,43 +499,6 @@ class MarginalsPlan(GaussianPlan):
         """Counts, fine counts, sums and counts of persons, from all numbers one after another."""
         sizes = [sum(self.cells), sum(self.fine_cells), 2 * sum(self.sum_cells)]
         return np.split(numbers, np.cumsum(sizes))
-
-    def _rows(self, records: int) -> tuple[int, ...]:
-        """Axes of so many records and, where each may have several, of their rows."""
-        return (records, self.max_rows) if self.max_rows > 1 else (records,)
-
-    def choosing(self, key: PRNGKeyArray, rows: int = FEW_ROWS) -> tuple[Certificate, Certificate]:
-        """Prove what a choice tells of one record, and what the counts of the pair tell. Each is one program for all choices.
-
-        Args:
-            key: As in `certificate`.
-            rows: As there.
-
-        Returns:
-            The choice: (key, counted, levels, mask, expected, biases) to the number of a pair among
-                those of `candidates`. The
-            counts of a pair: (key, counted, levels, mask), where `levels` has the pair's columns
-                alone, each as if it had as
-            many levels as the longest.
-
-        Raises:
-            PrivacyError: A proof failed.
-        """
-        own = len(self.tables)
-        sizes = self.levels.sizes
-        tables = self.candidates.columns[own:]
-        longest = max(sizes)
-        cells = sum(self.candidates.cells[own:])
-        biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
-        expected = jax.ShapeDtypeStruct((cells,), np.int64)
-        choice = Query(
-            Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation
-        )
-        pair = Query(Counts((longest, longest), ((0, 1),), (1,)), self._of_pair, self.relation)
-        return (
-            choice.certificate(key, *shapes(cells, self._rows(rows), len(sizes)), expected, biases),
-            pair.certificate(key, *shapes(longest**2, self._rows(rows), 2)),
-        )
 
     def wording(self, unit: Unit) -> Wording:
         """What the statement of one release by this plan says, for its unit of privacy."""
@@ -656,16 +510,10 @@ class MarginalsPlan(GaussianPlan):
         return Unit(self.schema.person, self.max_rows)
 
 
-def _tables_of(schema: Schema, choices: int) -> list[Table]:
+def _tables_of(schema: Schema) -> list[Table]:
     """The cross tables that twins need."""
     names = [column.name for column in schema.columns]
     pairs = itertools.combinations(names, 2)
-    if choices:
-        known = [{name for name, _ in pair} for pair in schema.impossible]
-        return [
-            *((name,) for name in names),
-            *(pair for pair in pairs if schema.target in pair or {*pair} in known),
-        ]
     tables: list[Table] = [*((name,) for name in names), *pairs]
     target = schema.target_column
     if (
@@ -676,12 +524,3 @@ def _tables_of(schema: Schema, choices: int) -> list[Table]:
         others = [name for name in names if name != target.name]
         tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
     return tables
-
-
-def _event(noise_multiplier: float, choice_epsilon: float, choices: int, laplace: bool) -> DpEvent:
-    counts = (LAPLACE if laplace else GAUSSIAN).event(noise_multiplier)
-    if not choices:
-        return counts
-    return ComposedDpEvent(
-        [counts, SelfComposedDpEvent(BoundedRangeDpEvent(choice_epsilon), choices)]
-    )

@@ -1,14 +1,12 @@
-"""The programs that count, sum and choose, which are proved: they take the last records, and the exact totals of all others."""
+"""The programs that count and sum, which are proved: they take the last records, and the exact totals of all others."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import numpy as np
 from jaxtyping import Array
 
-from discreet.privacy.mechanisms import clip_records, count_cells, sum_records, table_distances
+from discreet.privacy.mechanisms import clip_records, count_cells, sum_records
 
 ONE = 2**24
 """The integer that represents 1 in sums."""
@@ -43,27 +41,3 @@ class CountsAndSums(NamedTuple):
         return self.counts(counted, levels, mask), sum_records(rows, mask) + summed.astype(
             float
         ) / ONE
-
-
-class Distances(NamedTuple):
-    """The distances of tables' counts from expected ones, less the biases: scores, of which one record moves each by 1."""
-
-    sizes: tuple[int, ...]
-    tables: Columns
-
-    def __call__(
-        self, counted: Array, levels: Array, mask: Array, expected: Array, biases: Array
-    ) -> Array:
-        return table_distances(
-            levels, mask, expected, *self, (1,) * len(self.tables), biases, counted
-        )
-
-
-def shapes(cells: int, rows: tuple[int, ...], columns: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Counts of further records, levels of the last ones, and which of them are real."""
-    counted = jax.ShapeDtypeStruct((cells,), np.int64)
-    return (
-        counted,
-        jax.ShapeDtypeStruct((*rows, columns), np.int32),
-        jax.ShapeDtypeStruct(rows[:1], bool),
-    )

@@ -16,7 +16,7 @@ from discreet.tabular.marginals._programs import PARTS
 from discreet.tabular.marginals._wording import METHOD
 from discreet.tabular.tables import PARTS_OF_SCHEMA
 
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +90,9 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=PARTS_OF_SCHEMA):
         It is the mean of all tables' totals, weighted by precision, and at least 1.
         """
         totals = [self.table(*table).sum() for table in self.plan.tables]
-        # Weights of pairs that are still to be chosen come last.
         precision = [
             weight**2 / cells
-            for weight, cells in zip(self.plan.weights, self.plan.cells, strict=False)
+            for weight, cells in zip(self.plan.weights, self.plan.cells, strict=True)
         ]
         return max(1.0, float(np.average(totals, weights=precision)))
 

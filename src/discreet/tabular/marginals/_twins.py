@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -59,8 +59,6 @@ DECAY = 0.95
 means were still drawn together by 7 %."""
 REFIT_STEPS = 600
 PIECE_ROWS = 1 << 16
-CHOICE_STEPS = 1000, 50
-"""Steps of the fit before the first choice, and of each fit after a choice."""
 SPREAD = 2.0
 WIDE_SPREAD = 1.0
 """Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
@@ -71,7 +69,7 @@ PRECISE = 0.2
 which is fitted where it is above 0, outweighs them."""
 SURE = 2.0
 """Standard deviations of the noise from which on sums say that numbers are not uniform in slices."""
-UNCHOSEN = 3.0
+UNCOUNTED = 3.0
 """Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not counted."""
 WIDEST = 60
 MOST_LEVELS = 1000
@@ -148,7 +146,7 @@ class CountMatrices(NamedTuple):
                 )
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
         if total in found:
-            _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
+            _suppose_independence(*found[total], plan.levels, UNCOUNTED * plan.noise)
         for level, (counts, stddev, measured) in found.items():
             never = _impossible(plan.levels, level)
             counts[never], stddev[never], measured[never] = 0, 1, False
@@ -259,9 +257,8 @@ def _suppose_independence(
 ) -> None:
     """Give pairs that were not counted the counts of independent columns, far less precisely than others.
 
-    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs
-    that were chosen, one that is larger than the noise would have been chosen. Columns with values
-    that are impossible together depend on each other.
+    Otherwise components that fit the counted pairs leave any dependence between others. Columns with
+    values that are impossible together depend on each other.
     """
     places = list(levels.places.values())
     never = _impossible(levels, len(counts))
@@ -363,45 +360,6 @@ def _components(
     # seconds.
     levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
     return jax.nn.softmax(latents["component"]), levels
-
-
-class Refit:
-    """The model that chooses what else to count: fitted to what was counted, and again to more, from where it was.
-
-    Args:
-        plan: The plan of the counts.
-        components: As in `fit_twins`.
-        seed: As there.
-    """
-
-    def __init__(self, plan: MarginalsPlan, *, components: int = COMPONENTS, seed: int = 0) -> None:
-        self._model = MixtureOfProducts(
-            plan.schema.without_person(), components=components, slices=plan.slices
-        )
-        self._latents = _start(self._model, np.random.default_rng(seed))
-        self._program = counts_model(self._model)
-        self._steps = CHOICE_STEPS[0]
-        sizes = plan.levels.sizes
-        self._places = [
-            slice(int(end) - size, int(end))
-            for end, size in zip(np.cumsum(sizes), sizes, strict=True)
-        ]
-
-    def __call__(
-        self, released: Marginals, pairs: Sequence[tuple[int, ...]]
-    ) -> Float[np.ndarray, " cell"]:
-        """Fit the counts and expect those of some pairs of columns, given by position, in the order of `Marginals.counts`."""
-        found = {"records": released.num_records, "matrices": CountMatrices.of(released)}
-        self._latents = _maximise(self._program, self._latents, **found, num_steps=self._steps)
-        self._steps = CHOICE_STEPS[1]
-        levels = self._model.levels.sizes
-        shares = (
-            np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0]
-            * released.num_records
-        )
-        return np.concatenate(
-            [shares[self._places[one], self._places[other]].ravel() for one, other in pairs]
-        )
 
 
 def _start(model: MixtureOfProducts, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -544,9 +502,8 @@ def not_counted(plan: MarginalsPlan) -> list[str]:
     if not left:
         return []
     more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
-    since = ", since others were chosen" if plan.choices else ""
     return [
-        f"Pairs of columns were left out of the counts{since}: {', '.join(left[:NAMED])}{more}. "
+        f"Pairs of columns were left out of the counts: {', '.join(left[:NAMED])}{more}. "
         "The fit takes the two columns to be independent but for what other counts say, so combined intervals of what relates "
         "them may miss the truth far more often than stated."
     ]

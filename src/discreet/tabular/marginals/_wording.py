@@ -40,8 +40,7 @@ def wording_of(plan: MarginalsPlan, unit: Unit) -> Wording:
             f"moves the weighted {what} together by at most {plan.moved:.6g} in "
             f"{'L1 norm, the sum of all changes' if plan.laplace else 'Euclidean norm'}. "
             f"{_noise_words(plan)} {plan.size:.6g} was "
-            f"added to each of these. {_how_chosen(plan) if plan.choices else ''}Only noisy "
-            f"{what}{' and the choices' if plan.choices else ''} left the data."
+            f"added to each of these. Only noisy {what} left the data."
         ),
         plan={
             "tables": len(plan.weights) + len(plan.fine),
@@ -57,8 +56,7 @@ def wording_of(plan: MarginalsPlan, unit: Unit) -> Wording:
             {"sums": 2 * sum(plan.sum_cells), "sums_by_weight": _by_weight(plan.sum_weights)}
             if plan.sums
             else {}
-        )
-        | ({"choices": plan.choices, "choice_range": plan.choice_epsilon} if plan.choices else {}),
+        ),
         released=[f"{_in_words(plan)}, and what is computed from them"],
         public=[
             "the plan: the cross tables, the sums, their weights and the noise",
@@ -83,12 +81,10 @@ def wording_of(plan: MarginalsPlan, unit: Unit) -> Wording:
 
 def _in_words(plan: MarginalsPlan) -> str:
     """Describe the released values."""
-    choices = f"{counted(plan.choices, 'choice')} of a pair of columns, of privacy range {plan.choice_epsilon:.6g}"
-    also = f" and {choices}, with their counts"
     sums = f", and {2 * sum(plan.sum_cells):,} sums of numbers and of squares" if plan.sums else ""
     once = f", and {sum(plan.person_cells):,} counts of persons" if plan.persons else ""
     return (
-        f"counts of the {plan.num_counts:,} cells of {len(plan.all_columns):,} cross tables{also if plan.open else ''}"
+        f"counts of the {plan.num_counts:,} cells of {len(plan.all_columns):,} cross tables"
         f"{sums}{once}, with {_noise_words(plan)} {plan.size:.6g} divided by the weight of the table or sum "
         f"(noise multiplier {plan.noise_multiplier:.6g})"
     )
@@ -114,16 +110,6 @@ def _how_persons(plan: MarginalsPlan) -> str:
     by = f", and in each category of {', '.join(columns)} where they have a row" if columns else ""
     return (
         f"Persons were counted, too, each once: those of whom all rows were used, the others{by}. "
-    )
-
-
-def _how_chosen(plan: MarginalsPlan) -> str:
-    moved = plan.max_rows * neighbours(plan.relation).distance
-    return (
-        f"{counted(plan.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
-        "its counts are from those of a model of everything counted before, were counted in the same way. One "
-        f"{plan.own_unit.noun} moves each such distance by at most {moved:g}. "
-        f"Each choice has privacy range {plan.choice_epsilon:.6g} for distances that move by {plan.max_rows}. "
     )
 
 

@@ -163,15 +163,6 @@ class Levels:
             *missing,
         ]
 
-    def starts(self, column: Column) -> list[str]:
-        """The lower edges of the slices of a column with bounds, as texts."""
-        edges = self.edges(column)
-        if column.kind is Kind.DATE:
-            return [str(EPOCH + datetime.timedelta(int(day))) for day in edges[:-1]]
-        return labels_of_numbers(edges)[:-1]
-
-    # From cells to levels.
-
     def encode(
         self, table: Any, *, out_of_bounds: str = "refuse"
     ) -> Int[np.ndarray, "record column"]:

@@ -1,8 +1,8 @@
-"""Synthetic twins: tables drawn from a fitted model, inference from several of them, and their utility.
+"""Synthetic twins: tables drawn from a fitted model, and inference from several of them.
 
 Twins are post-processing by construction: they depend on the private table through the released
-posterior only. `marginal_distances` and `utility_report` are the exceptions; they compare twins
-with rows that their caller declares non-private.
+posterior only. `marginal_distances` is the exception: it compares a twin with rows that its caller
+declares non-private.
 """
 
 from discreet.tabular.synthetic._combine import Combined as Combined, combine as combine
@@ -22,9 +22,4 @@ from discreet.tabular.synthetic._marginals import (
     MarginalDistances as MarginalDistances,
     marginal_distances as marginal_distances,
 )
-from discreet.tabular.synthetic._report import (
-    Resemblance as Resemblance,
-    UtilityReport as UtilityReport,
-)
 from discreet.tabular.synthetic._twins import Twins as Twins, twins as twins
-from discreet.tabular.synthetic._utility import utility_report as utility_report

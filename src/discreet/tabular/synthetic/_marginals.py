@@ -1,14 +1,12 @@
-"""How far a twin's marginals and associations are from a table's. **Not private** for the table."""
+"""How far a twin's marginals are from a table's. **Not private** for the table."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from discreet.tabular.models import Levels
 from discreet.tabular.tables import Schema
@@ -82,42 +80,3 @@ def marginal_distances(
         for a, b in itertools.combinations(where, 2)
     }
     return MarginalDistances(one_way, two_way)
-
-
-def associations(
-    levels: Levels, rows: Int[np.ndarray, "row column"]
-) -> dict[tuple[str, str], float]:
-    """Cramér's V of each pair of columns, in [0, 1], corrected for the bias of few rows.
-
-    0 for independent columns, 1 where one column determines the other. It has no sign, and applies
-    to any two kinds of columns; numbers are compared by their slices.
-
-    Args:
-        levels: Levels of the columns; few slices a column, so that many rows share one.
-        rows: As `levels.encode` gives them.
-
-    Reference:
-        W. Bergsma, "A bias-correction for Cramér's V and Tschuprow's T", J. Korean Statistical
-        Society 42, 2013.
-    """
-    shares = levels.pair_shares(rows)
-    places = levels.places
-    count = len(rows)
-    return {
-        (a, b): _cramer(shares[places[a], places[b]], count)
-        for a, b in itertools.combinations(places, 2)
-    }
-
-
-def _cramer(joint: np.ndarray, count: int) -> float:
-    joint = joint[joint.sum(axis=1) > 0][:, joint.sum(axis=0) > 0]
-    down, across = joint.shape
-    if min(down, across, count) < 2:
-        return 0.0
-    expected = np.outer(joint.sum(axis=1), joint.sum(axis=0))
-    square = max(
-        0.0,
-        float(np.sum((joint - expected) ** 2 / expected)) - (down - 1) * (across - 1) / (count - 1),
-    )
-    most = min(down - (down - 1) ** 2 / (count - 1), across - (across - 1) ** 2 / (count - 1)) - 1
-    return math.sqrt(min(1.0, square / most)) if most > 0 else 0.0

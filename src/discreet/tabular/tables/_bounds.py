@@ -17,7 +17,6 @@ def schema_from_bounds(
     *,
     target: str | None = None,
     target_kind: Kind | str | None = None,
-    target_follows: bool = False,
 ) -> Schema:
     """Read bounds and categories from one line.
 
@@ -30,7 +29,6 @@ def schema_from_bounds(
             "age=17:90,visits=0..50,region=north|south|east,smoker=no|yes,pain=low<some<high".
         target: Name of the column to explain.
         target_kind: The kind that the model needs of it, or its text; a count's bounds must be whole.
-        target_follows: Permit a target without description here, to be described later.
 
     Raises:
         DataError: The text is not of that form, or describes no valid schema.
@@ -49,8 +47,6 @@ def schema_from_bounds(
         kind = target_kind if name.strip() == target else None
         columns.append(_column_from_rule(name.strip(), rule.strip(), kind))
     described = target in [column.name for column in columns]
-    if target_follows and not described:
-        return Schema(columns=tuple(columns))
     if target is not None and target_kind is Kind.BINARY and not described:
         columns.append(Column(name=target, kind=Kind.BINARY, categories=ZERO_OR_ONE))
     return Schema(columns=tuple(columns), target=target)

@@ -39,51 +39,38 @@ MANY_CATEGORIES = 100
 
 
 def infer_columns_non_private(
-    source: Any,
-    schema: Schema | None,
-    *,
-    target: str | None = None,
-    target_kind: Kind | None = None,
-    columns: Sequence[str] | None = None,
+    source: Any, *, target: str | None = None, columns: Sequence[str] | None = None
 ) -> Schema:
-    """Describe the columns that the schema leaves out, by looking at the data.
+    """Describe the columns of a table by looking at the data.
 
     NOT PRIVATE: a smallest or largest value is one person's value, and a rare category may be one
     person's. No (ε, δ) holds for anything that depends on the result. The returned schema names
     these columns in `inferred`.
 
     Args:
-        source: As in `read_table`.
-        schema: The columns described already; None for none, and then the format of a CSV file is
-            guessed: from its header, and decimal commas from its cells.
-        target: Name of the column to explain, if the schema does not say.
-        target_kind: The kind that the model needs of it.
+        source: As in `read_table`. The format of a CSV file is guessed: from its header, and
+            decimal commas from its cells.
+        target: Name of the column to explain.
         columns: Names of the columns to use; None for all in the file that have a name.
 
     Raises:
         DataError: A file that cannot be read, a column with one value only, or texts of too many
             kinds to be categories.
     """
-    csv = sniff_csv(source) if schema is None else schema.csv
+    csv = sniff_csv(source)
     names = (
         list(columns)
         if columns is not None
         else [name for name in column_names(source, csv) if name]
     )
-    known = {column.name: column for column in schema.columns} if schema else {}
-    missing = schema.missing_values if schema else DEFAULT_MISSING_VALUES
     files = files_of(source)
     for path in files:
         check_present(path, file_names(path, csv), names)
     try:
-        tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
-        if (
-            schema is None
-            and files
-            and (other := _decimal_commas(tables, csv, missing)) is not None
-        ):
+        tables = [_whole(path, names, csv) for path in files] or [as_table(source)]
+        if files and (other := _decimal_commas(tables, csv)) is not None:
             csv = other
-            tables = [_whole(path, names, csv, missing) for path in files]
+            tables = [_whole(path, names, csv) for path in files]
         table = pyarrow.concat_tables(
             [each.select(names) for each in tables], promote_options="permissive"
         )
@@ -93,37 +80,26 @@ def infer_columns_non_private(
         raise other_encoding(files[0], csv.encoding) from None
     if table.num_rows == 0:
         raise DataError(f"{files[0] if files else 'the table'} has a header but no rows")
-    person = schema.person if schema else None
-    looked_at = [name for name in names if name not in known and name != person]
-    for name in looked_at:
-        known[name] = _look(
-            name, table.column(name), target_kind if name == target else None, csv, missing
-        )
-    described = Schema(
-        columns=tuple(known.values()),
-        target=target or (schema.target if schema else None),
-        missing_values=missing,
-        person=person,
-        max_rows=schema.max_rows if schema else 1,
-        each_row=schema.each_row if schema else False,
-        weight=schema.weight if schema else None,
+    described = tuple(_look(name, table.column(name), csv) for name in names)
+    return Schema(
+        columns=described,
+        target=target,
         csv=csv,
-        impossible=schema.impossible if schema else (),
-    )
-    return dataclasses.replace(
-        described, inferred=(*(schema.inferred if schema else ()), *looked_at)
+        inferred=tuple(names),
     )
 
 
 def _whole(
-    path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]
+    path: Path,
+    names: Sequence[str],
+    csv: CsvFormat,
 ) -> pyarrow.Table:
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path)
     if path.suffix in (".arrow", ".feather"):
         return pyarrow.feather.read_table(path)
     options = {
-        "null_values": list(missing),
+        "null_values": list(DEFAULT_MISSING_VALUES),
         "strings_can_be_null": True,
         "decimal_point": csv.decimal,
     }
@@ -137,11 +113,16 @@ def _whole(
 
 
 def _decimal_commas(
-    tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]
+    tables: list[pyarrow.Table],
+    csv: CsvFormat,
 ) -> CsvFormat | None:
     """The format with decimal commas, if all texts of a column are numbers in it, and not by commas of thousands; else None."""
     texts = [
-        [text for text in column.unique().to_pylist() if text is not None and text not in missing]
+        [
+            text
+            for text in column.unique().to_pylist()
+            if text is not None and text not in DEFAULT_MISSING_VALUES
+        ]
         for table in tables
         for column in table.columns
         if pyarrow.types.is_string(column.type)
@@ -168,15 +149,15 @@ def _decimal_commas(
 def _look(
     name: str,
     values: pyarrow.ChunkedArray,
-    kind: Kind | None,
     csv: CsvFormat,
-    missing: Sequence[str],
 ) -> Column:
     values = plain_text(values)
-    if pyarrow.types.is_string(values.type) and kind is not Kind.BINARY:
+    if pyarrow.types.is_string(values.type):
         # Numbers with marks between thousands, and days in another form.
         texts = [
-            text for text in values.unique().to_pylist() if text is not None and text not in missing
+            text
+            for text in values.unique().to_pylist()
+            if text is not None and text not in DEFAULT_MISSING_VALUES
         ]
         for read, wanted in ((number_of, pyarrow.float64()), (days_of, pyarrow.date32())):
             if texts and all(read(text, csv) is not None for text in texts):
@@ -187,7 +168,6 @@ def _look(
                 )
                 break
     number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
-    number = number and kind is not Kind.BINARY
     date = pyarrow.types.is_date(values.type)
     if number:
         numbers = values.drop_null().to_numpy().astype(np.float64)
@@ -199,12 +179,11 @@ def _look(
             .unique()
             .to_pylist()
         )
-        found = [each for each in found if each not in missing]
+        found = [each for each in found if each not in DEFAULT_MISSING_VALUES]
     if len(found) < 2:
         raise DataError(f"column '{name}' has fewer than two different values: leave it out")
     if number:
-        bounds = (0.0 if kind is Kind.COUNT else min(found), max(found))
-        return Column(name=name, kind=kind or Kind.REAL, bounds=bounds)
+        return Column(name=name, kind=Kind.REAL, bounds=(min(found), max(found)))
     if date:
         return Column(name=name, kind=Kind.DATE, bounds=(min(found), max(found)))
     if len(found) > MANY_CATEGORIES:
