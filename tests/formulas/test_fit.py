@@ -14,7 +14,7 @@ import discreet as dp
 from benchmarks.families import FAMILIES, drawn
 from discreet.methods.inference import latents_of, take_apart
 from discreet.methods.newton._blocks import Blocks
-from discreet.tabular.formulas import Regression
+from discreet.tabular.formulas import Regression, _model
 from discreet.tabular.formulas._design import Design
 from discreet.tabular.formulas._model import flat_of, in_units, model_of, records_of
 from discreet.tabular.formulas._regress import _doubts
@@ -169,6 +169,15 @@ def test_along_what_is_called_flat_no_record_says_anything(
     gradients = np.asarray(pulls(*map(np.asarray, records.leaves)))
     assert np.abs(gradients).sum() > 1
     np.testing.assert_allclose(gradients @ directions, 0, atol=1e-5)
+
+
+def test_without_a_row_of_each_level_nothing_is_called_flat(monkeypatch: Any) -> None:
+    schema = dp.tables.schema_from_bounds("k=0|1,c=a|b|c|d,d=a|b|c")
+    design = Design("k ~ (1 | c) + (1 | c:d)", schema, "bernoulli", None)
+    assert len(flat_of(design)) == 4
+    monkeypatch.setattr(_model, "ROWS_PER_LATENT", 0)
+    monkeypatch.setattr(_model, "NUM_ROWS", 8)
+    assert flat_of(design) == []
 
 
 def test_effects_of_groups_and_what_results_do(tmp_path) -> None:

@@ -148,10 +148,13 @@ def flat_of(design: Design) -> list[dict[str, np.ndarray]]:
         varying = (rows.varying[number] - design.middles[number]) / design.halves[number]
         own = np.zeros((len(rows.x), len(grouping.levels), len(grouping.terms)))
         own[np.arange(len(own)), rows.groups[number]] = varying
+        if not own.any(axis=0).all():
+            # Along a direction without that level its records would say something.
+            return []
         columns[f"effects_{number}"] = own
     whole = np.concatenate([x.reshape(len(x), -1) for x in columns.values()], axis=1)
     lengths = np.linalg.norm(whole, axis=0)
-    # What no artificial row has, records may have.
+    # Of what no artificial row has, as a missing cell, directions have no part.
     there = lengths > 0
     whole = whole[:, there] / lengths[there]
     values, vectors = np.linalg.eigh(whole.T @ whole)
