@@ -12,9 +12,11 @@ from tests.methods import same
 
 import discreet as dp
 from benchmarks.families import FAMILIES, drawn
-from discreet.tabular.formulas import Regression
+from discreet.methods.inference import latents_of, take_apart
+from discreet.methods.newton._blocks import Blocks
+from discreet.tabular.formulas import Regression, _model
 from discreet.tabular.formulas._design import Design
-from discreet.tabular.formulas._model import in_units, model_of, records_of
+from discreet.tabular.formulas._model import flat_of, in_units, model_of, records_of
 from discreet.tabular.formulas._regress import _doubts
 from discreet.tabular.models import FAMILIES as NAMED
 
@@ -128,6 +130,54 @@ def test_crossed_groups_are_doubted() -> None:
     for formula, doubted in (("y ~ x + (1 | c) + (1 | d)", True), ("y ~ x + (1 + x | c)", False)):
         doubts = _doubts(Design(formula, schema, "bernoulli", None), plan, {})
         assert any("the effects of c and d only the prior" in doubt for doubt in doubts) == doubted
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "count"),
+    [
+        ("k ~ x + (1 | c)", "bernoulli", 0),
+        # A line is a spline, too.
+        ("k ~ bs(x, df=4) + (1 + x | c) + (1 + x | d)", "bernoulli", 3),
+        ("k ~ x + (1 | c) + (1 | c:d)", "poisson", 4),
+        ("k ~ e + (1 | e:c)", "poisson", 2),
+        ("k ~ e + (0 + x | e)", "poisson", 0),
+        ("o ~ x + (1 | c) + (1 | d)", "cumulative", 2),
+        ("g ~ x + (1 | c) + (1 | d)", "categorical", 2),
+    ],
+)
+def test_along_what_is_called_flat_no_record_says_anything(
+    formula: str, family: str, count: int
+) -> None:
+    target = {"bernoulli": "k=0|1", "poisson": "k=0..9"}.get(family, "o=l<m<h,g=u|v|w")
+    schema = dp.tables.schema_from_bounds(f"{target},x=-1:3,c=a|b|c|d,d=a|b|c,e=a|b|c")
+    design = Design(formula, schema, family, None)
+    flat = flat_of(design)
+    assert len(flat) == count
+    rng = np.random.default_rng(0)
+    table = {
+        column.name: rng.uniform(*column.limits, 40).round()
+        if column.bounds
+        else rng.choice(column.categories, 40)
+        for column in schema.columns
+    }
+    records = take_apart((records_of(design, design.rows(table)),), {})
+    made_of = {"model": model_of(design), "placeholder": None, "static": {}, "num_records": 40}
+    latents = latents_of(records, jax.random.key(0), **made_of)
+    directions = Blocks.of(latents, [], flat).flat
+    vector = rng.normal(size=latents.num_touched).astype(np.float32)
+    pulls = jax.jit(jax.vmap(lambda *record: latents.gradients(vector, record)))
+    gradients = np.asarray(pulls(*map(np.asarray, records.leaves)))
+    assert np.abs(gradients).sum() > 1
+    np.testing.assert_allclose(gradients @ directions, 0, atol=1e-5)
+
+
+def test_without_a_row_of_each_level_nothing_is_called_flat(monkeypatch: Any) -> None:
+    schema = dp.tables.schema_from_bounds("k=0|1,c=a|b|c|d,d=a|b|c")
+    design = Design("k ~ (1 | c) + (1 | c:d)", schema, "bernoulli", None)
+    assert len(flat_of(design)) == 4
+    monkeypatch.setattr(_model, "ROWS_PER_LATENT", 0)
+    monkeypatch.setattr(_model, "NUM_ROWS", 8)
+    assert flat_of(design) == []
 
 
 def test_effects_of_groups_and_what_results_do(tmp_path) -> None:

@@ -352,6 +352,7 @@ def settle(
     extra: Callable[[Vector, Vector], Matrix] | None = None,
     spread: Vector | None = None,
     trust: float = TRUST,
+    shown: Matrix | None = None,
 ) -> tuple[Vector, Matrix, Evidence]:
     """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
 
@@ -367,9 +368,12 @@ def settle(
             mean of the gradients' points, and from its variance, both by coordinate.
         spread: That variance, to begin with.
         trust: How much less a gradient counts that was released far away.
+        shown: Projection to the directions in which the likelihood may change; only along these
+            does `extra` grow. None: all.
     """
     around = start
     ones = np.eye(len(start))
+    shown = ones if shown is None else shown
     more = np.zeros_like(ones)
     variance = np.zeros_like(start) if spread is None else spread
     for _ in range(rounds):
@@ -378,13 +382,13 @@ def settle(
         middle = noise * (weights @ gradients.points)
         seen = curvature @ middle + noise * (weights @ gradients.values)
         if extra is not None:
-            more = extra(np.square(around - middle), variance)
+            more = extra(np.square(shown @ (around - middle)), variance)
         # seen = curvature @ theta + Normal(0, sampling + noise I + more).
         solved = np.linalg.solve(sampling + noise * ones + more, curvature)
         likelihood = NormalLikelihood(curvature @ solved, solved.T @ seen)
         found = Evidence(likelihood, noise, float(np.diag(more).mean()))
         mean, covariance = prior.mixture(found.likelihood, num_scales)
-        variance = np.diag(covariance)
+        variance = np.diag(shown @ covariance @ shown)
         moved = np.abs(mean - around).max()
         around = mean
         if moved < 1e-5:
@@ -466,10 +470,22 @@ def is_settled(moved: float, lack: float) -> bool:
 
 
 def agreement(
-    gradients: Gradients, curvature: Matrix, theta: Vector, spread: float
+    gradients: Gradients,
+    curvature: Matrix,
+    theta: Vector,
+    spread: float,
+    num_flat: int = 0,
 ) -> tuple[float, float]:
-    """`Diagnosis.moved` and `lack` of an estimate; `spread` is the trace of its covariance in units of the curvature."""
-    size = len(theta)
+    """`Diagnosis.moved` and `lack` of an estimate.
+
+    Args:
+        gradients: The released gradients.
+        curvature: The curvature.
+        theta: The estimate.
+        spread: The trace of its covariance in units of the curvature.
+        num_flat: Number of directions in which the gradients are known to be 0.
+    """
+    size = len(theta) - num_flat
     last = max(len(gradients.points) // 3, 1)
     away = theta - gradients.points[-last:].mean(axis=0)
     missed = gradients.values[-last:].mean(axis=0) - curvature @ away

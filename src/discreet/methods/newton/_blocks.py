@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,25 @@ class Blocks:
 
     size: int
     groupings: tuple[Int[np.ndarray, "level effect"], ...] = ()
+    directions: Float[np.ndarray, "latent direction"] | None = None
 
     @classmethod
-    def of(cls, latents: Latents, names: Sequence[str]) -> Blocks:
+    def of(
+        cls,
+        latents: Latents,
+        names: Sequence[str],
+        flat: Sequence[Mapping[str, Float[np.ndarray, "..."]]] = (),
+    ) -> Blocks:
         """Those of a model; the first axis of a latent that is named here has a level in each place.
 
+        Args:
+            latents: The model's latents.
+            names: As above.
+            flat: Directions in which no record's likelihood changes, by the parts of latents.
+
         Raises:
-            ValueError: A name is no latent with levels that records touch, or is given twice.
+            ValueError: A name is no latent with levels that records touch, or is given twice; or a
+                direction cannot be used.
         """
         touched = dict(latents.touched)
         places = latents.split(np.arange(latents.num_touched))
@@ -64,7 +76,25 @@ class Blocks:
                     f"Such are: {', '.join(name for name, shape in touched.items() if shape) or 'none'}."
                 )
         groupings = [places[name].reshape(touched[name][0], -1) for name in names]
-        return cls(latents.num_touched, tuple(groupings))
+        directions = np.zeros((latents.num_touched, len(flat)))
+        for number, direction in enumerate(flat):
+            for name, part in direction.items():
+                if name not in touched or np.shape(part) not in ((), touched[name]):
+                    raise ValueError(
+                        f"flat has {name!r} of the shape {np.shape(part)}; latents that records touch are: "
+                        f"{', '.join(f'{name} {shape}' for name, shape in touched.items())}."
+                    )
+                directions[places[name], number] = part
+        if not np.isfinite(directions).all() or np.linalg.matrix_rank(directions) < len(flat):
+            raise ValueError(
+                "flat has a direction that is 0, not finite, or follows from the others: leave it out."
+            )
+        return cls(latents.num_touched, tuple(groupings), directions)
+
+    @property
+    def flat(self) -> Float[np.ndarray, "latent direction"]:
+        """Directions in which no record's likelihood changes."""
+        return np.zeros((self.size, 0)) if self.directions is None else self.directions
 
     @functools.cached_property
     def others(self) -> Bool[np.ndarray, " latent"]:

@@ -8,7 +8,7 @@ epsilon compiles nothing, where a proof takes seconds.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -140,6 +140,7 @@ def fit_invented_model(
     *,
     seed: int,
     levels: Sequence[str] = (),
+    flat: Sequence[Mapping[str, Any]] = (),
 ) -> DPNewtonResult:
     """Fit an invented table as `DPNewton` would, without its protection. Never for records of people.
 
@@ -149,6 +150,7 @@ def fit_invented_model(
         plan: The plan.
         seed: Seed of the noise.
         levels: As for `DPNewton`.
+        flat: As for `DPNewton`.
 
     Returns:
         The posterior; its statement says that it is not private.
@@ -168,7 +170,7 @@ def fit_invented_model(
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
         far = pulls_from_far(latents, start)
-        fit = _Fit(releases, latents, plan, start, far, Blocks.of(latents, levels))
+        fit = _Fit(releases, latents, plan, start, far, Blocks.of(latents, levels, flat))
         return fit.run(bar).result(words, statement)
 
 

@@ -250,6 +250,10 @@ class DPNewton:
         levels: Names of latents that are effects of groups: their first axis has levels, and a
             record has a part in one of them. With many levels, estimates and intervals are then far
             better; where a record has a part in several, they are wrong.
+        flat: Directions of the unconstrained latents in which no record's likelihood changes, public:
+            of each the parts of latents. For effects a and b of crossed groups {"a": 1.0, "b":
+            -1.0}, since records tell of sums of these alone. Nothing is then estimated along them;
+            without, intervals of such effects may miss.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -278,6 +282,7 @@ class DPNewton:
         placeholder: Sequence[Any] | None = None,
         names: Callable[[str, Sequence[int]], str] = label,
         levels: Sequence[str] = (),
+        flat: Sequence[Mapping[str, Any]] = (),
         **static_kwargs: Any,
     ) -> None:
         refuse_others(model)
@@ -295,6 +300,7 @@ class DPNewton:
         self.placeholder = placeholder
         self.names = names
         self.levels = tuple(levels)
+        self.flat = tuple(flat)
         self.static_kwargs = static_kwargs
 
     @one_release
@@ -349,7 +355,7 @@ class DPNewton:
             with processes.together(), uncollected():
                 latents, start = self._latents(saved.key, records)
                 far = pulls_from_far(latents, start)
-                blocks = Blocks.of(latents, self.levels)
+                blocks = Blocks.of(latents, self.levels, self.flat)
                 if survey and latents.num_touched > MOST_CURVED:
                     raise ValueError(
                         f"Survey weights are for models with at most {MOST_CURVED} coordinates of latents that records touch: of "
@@ -357,7 +363,8 @@ class DPNewton:
                     )
             leaves = [*map(np.asarray, records.leaves), *survey]
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
-            options = str((person, max_rows, given, *self.levels))
+            along = [sorted(direction) for direction in self.flat]
+            options = str((person, max_rows, given, *self.levels, *along))
             saved.describe(plan=repr(self.plan), options=options, records=saved.digest(leaves))
             fitted = getattr(self.model, "__name__", "A model")
             told = {
@@ -495,6 +502,7 @@ class _Fit:
         self.reach = 1.0
         self.short = 1.0
         self.improved = np.eye(self.size)
+        self.shown = np.eye(self.size)
         self.curvature_sigma = np.inf
         self.clipped = 0.0
         self.missing = 0.0
@@ -515,6 +523,12 @@ class _Fit:
         return self.plan.hidden / self.plan.num_records
 
     @property
+    def _nowhere_flat(self) -> Matrix:
+        """The curvature, and its mean in directions in which the likelihood is flat."""
+        mean = np.trace(self.improved) / self.size
+        return self.improved + mean * (np.eye(self.size) - self.shown)
+
+    @property
     def _public(self) -> Public:
         return Public(self.to, self.at, self.reach, self.short)
 
@@ -525,12 +539,14 @@ class _Fit:
         a scale. And where few records have a part in one, as at a spline's end, no map makes all
         even: each lengthens those few gradients once more (Tyler, Annals of Statistics 1987).
         """
-        known = self.improved
+        known = self._nowhere_flat
         if stage.directions:
             seen, sigma = self.releases("directions", self._public)
             if self.blocks.largest(known, self.curvature_sigma) > HIDDEN:
                 known = self._positive(seen, sigma, hard, least=2 * sigma)
         self.to = self.to @ (self.blocks.root(known) * np.sqrt(self.plan.num_records))
+        flat, _ = np.linalg.qr(np.linalg.solve(self.to, self.blocks.flat))
+        self.shown = np.eye(self.size) - flat @ flat.T
 
     def _bound(self, stage: Stage) -> None:
         """The bound C whose noise and whose clipping together are the least; and what clipping takes away."""
@@ -602,7 +618,8 @@ class _Fit:
             rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum()))
             for sign in (-1, 1)
         ]
-        self.sampling = self.sampling + self.missed * self.blocks.evenly(middle)
+        sampling = self.sampling + self.missed * self.blocks.evenly(middle)
+        self.sampling = self.shown @ sampling @ self.shown
 
     def _scaled(self, kind: str) -> tuple[Matrix, float]:
         """A matrix, which has an equal share of the budget, and the standard deviation of its noise."""
@@ -655,10 +672,10 @@ class _Fit:
                 continue
             found, sigma = self.releases("gradients", self._public)
             points.append(theta)
-            values.append(found * self.reach + self.lost.given * self.lean)
+            values.append(self.shown @ found * self.reach + self.lost.given * self.lean)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
-            self.improved = self.curvature
+            improved = self.curvature
             if step >= first:
                 least = 0.02 * np.trace(self.curvature) / self.size
                 scale = 1.0
@@ -666,7 +683,8 @@ class _Fit:
                     scale = scale_of(
                         self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0
                     )
-                self.improved = secant(scale * self.curvature, self.gradients, least)
+                improved = secant(scale * self.curvature, self.gradients, least)
+            self.improved = self.shown @ improved @ self.shown
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, rounds=4
             )
@@ -677,7 +695,7 @@ class _Fit:
                 theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9))
             )
         self.theta = guess
-        self.covariance = covariance
+        self.covariance = self.shown @ covariance @ self.shown
         self.normal_prior = prior
 
     def _lean(self, expected: Vector) -> None:
@@ -690,7 +708,7 @@ class _Fit:
         between = max(self.between, 1e-9)
         found, sigma = self.releases("gradients", self._public._replace(reach=reach))
         variance = (reach * sigma / between) ** 2
-        raw = (expected - reach * found) / between
+        raw = (expected - reach * (self.shown @ found)) / between
         few = span_of(self.far @ self.to)
         if few is not None:
             raw = few @ (few.T @ raw)
@@ -717,7 +735,7 @@ class _Fit:
             typical = np.diag(self.curvature)[others].mean()
             error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical) ** -2.0)
         free = back[:, ~self.prior.ruled]
-        among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
+        among = self.improved @ free @ np.linalg.solve(free.T @ self._nowhere_flat @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
@@ -738,6 +756,7 @@ class _Fit:
             rounds=4,
             extra=extra,
             spread=np.diag(self.covariance),
+            shown=self.shown,
         )
         precision = back.T @ found.likelihood.precision @ back
         pull = back.T @ found.likelihood.pull
@@ -750,17 +769,23 @@ class _Fit:
         values = of_each(Latents.values, latents, vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         moved_by, lack = agreement(
-            self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))
+            self.gradients,
+            self.improved,
+            theta,
+            float(np.trace(self.improved @ covariance)),
+            self.blocks.flat.shape[1],
         )
         beside = found.extra * size + float(np.trace(hidden))
-        ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
+        noise = found.noise + moved + beside / size
+        # Where the likelihood is flat, there is neither.
+        ratio = ratio_of(noise * np.trace(self.shown) / size, self.sampling)
         names = [
             named(name, place)
             for name, part in latents.split(learned).items()
             for place in np.ndindex(part.shape)
         ]
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
-        along = self.to @ np.linalg.solve(self.improved, self.lean)
+        along = self.to @ np.linalg.solve(self._nowhere_flat, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
         far_out, blurred = self._decided_far_out(covariance)
         signs = Signs(
@@ -797,14 +822,14 @@ class _Fit:
         """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""
         ones = np.eye(self.size)
         edge = self.curvature_sigma * np.sqrt(2 * self.size) * ones
-        return least_ratio(self.improved + edge, self.sampling - self.guessed * ones + edge)
+        return least_ratio(self.improved + edge, self.sampling - self.guessed * self.shown + edge)
 
     def _decided_far_out(self, covariance: Matrix) -> Bool[np.ndarray, "2 touched"]:
         """`Signs.far_out` and `Signs.blurred`; `covariance` is the posterior's."""
         if not len(self.far):
             return np.zeros((2, self.size), bool)
         deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
-        moves = self.to @ np.linalg.solve(self.improved, self.to.T)
+        moves = self.to @ np.linalg.solve(self._nowhere_flat, self.to.T)
         decided = decided_by(self.far, moves, deviations)
         # The errors of all others add up in the residuals: a log scale is larger by half of their
         # mean square.

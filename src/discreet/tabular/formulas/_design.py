@@ -244,19 +244,19 @@ class Design:
 
     # The template.
 
-    def _template(self) -> pandas.DataFrame:
+    def _template(self, num_rows: int = NUM_ROWS) -> pandas.DataFrame:
         import pandas
 
         rng = np.random.default_rng(0)
         frame = {}
         for column in self.schema.columns:
             if column.bounds is None:
-                cells = np.resize(np.arange(len(self._levels(column))), NUM_ROWS)
-            elif column.kind is Kind.REAL or column.limits[1] - column.limits[0] >= NUM_ROWS:
-                cells = np.linspace(*column.limits, NUM_ROWS)
+                cells = np.resize(np.arange(len(self._levels(column))), num_rows)
+            elif column.kind is Kind.REAL or column.limits[1] - column.limits[0] >= num_rows:
+                cells = np.linspace(*column.limits, num_rows)
             else:
                 low, high = column.limits
-                cells = np.resize(np.arange(low, high + 1), NUM_ROWS)
+                cells = np.resize(np.arange(low, high + 1), num_rows)
             frame[column.name] = self._cells(column, rng.permutation(cells))
         return pandas.DataFrame(frame)
 
@@ -536,10 +536,9 @@ class Design:
             data, [absent[name] for name in self._indicators], y, beside, present, weights
         )
 
-    @property
-    def even_rows(self) -> Rows:
-        """The template's rows, spread evenly over bounds and categories, without a target. Public."""
-        template = self._template()
+    def even_rows(self, num_rows: int = NUM_ROWS) -> Rows:
+        """Artificial rows, spread evenly over bounds and categories, without a target. Public."""
+        template = self._template(num_rows)
         size = len(template)
         return self._rows_of(template, [], None, self._beside(template), np.ones(size, bool), None)
 

@@ -20,10 +20,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet.methods.newton import label
 from discreet.privacy import random
-from discreet.tabular.formulas._design import Design, Rows
+from discreet.tabular.formulas._design import NUM_ROWS, Design, Rows
 from discreet.tabular.models import NUM_BANDS, Family
 
 Named = dict[str, Float[np.ndarray, " draw"]]
+ROWS_PER_LATENT = 16
+FLAT = 1e-9
+"""Artificial rows; and the curvature, over a coordinate's own, below which a direction has none in these."""
 
 
 def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
@@ -120,6 +123,60 @@ def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
 
     model.__name__ = f"{family.name} regression"
     return model
+
+
+def flat_of(design: Design) -> list[dict[str, np.ndarray]]:
+    """Directions of the model's latents in which no record's likelihood changes, by their parts.
+
+    Of (1 | g) + (1 | h) it is the effects of all levels of g against those of h; of
+    (1 | g) + (1 | g:h) for each level of g its effect against those of its own levels. They are
+    found from artificial rows.
+    """
+    groupings = design.groupings
+    if not groupings:
+        return []
+    size = len(design.kept) + sum(len(x.levels) * len(x.terms) for x in groupings)
+    rows = design.even_rows(max(NUM_ROWS, ROWS_PER_LATENT * size))
+    columns = {}
+    if len(design.kept):
+        columns["weights"] = features(design, rows)
+    if design.family.name == "cumulative":
+        columns["first"] = np.full((len(rows.x), 1), -1.0)
+    elif not any(-1 in grouping.absorbed for grouping in groupings):
+        columns["intercept"] = np.ones((len(rows.x), 1))
+    for number, grouping in enumerate(groupings):
+        varying = (rows.varying[number] - design.middles[number]) / design.halves[number]
+        own = np.zeros((len(rows.x), len(grouping.levels), len(grouping.terms)))
+        own[np.arange(len(own)), rows.groups[number]] = varying
+        if not own.any(axis=0).all():
+            # Along a direction without that level its records would say something.
+            return []
+        columns[f"effects_{number}"] = own
+    whole = np.concatenate([x.reshape(len(x), -1) for x in columns.values()], axis=1)
+    lengths = np.linalg.norm(whole, axis=0)
+    # Of what no artificial row has, as a missing cell, directions have no part.
+    there = lengths > 0
+    whole = whole[:, there] / lengths[there]
+    values, vectors = np.linalg.eigh(whole.T @ whole)
+    found = []
+    for vector in vectors[:, values < FLAT].T:
+        direction = np.zeros(len(there))
+        direction[there] = vector / lengths[there]
+        parts = {}
+        for name, column in columns.items():
+            count = column[0].size
+            parts[name] = direction[:count].reshape(column.shape[1:])
+            direction = direction[count:]
+        if "first" in parts:
+            parts["first"] = parts["first"][0]
+        if "intercept" in parts:
+            parts["intercept"] = parts["intercept"][0]
+        if design.family.num_classes is None:
+            found.append(parts)
+        else:
+            ones = np.eye(design.family.num_classes - 1)
+            found += [{name: part[..., None] * one for name, part in parts.items()} for one in ones]
+    return found
 
 
 def prior_of(design: Design) -> dict[str, np.ndarray]:

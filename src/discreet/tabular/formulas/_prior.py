@@ -88,7 +88,7 @@ class Prior(OfFormula):
                 "says of their means."
             )
         first = {name: value[:_TABLES] for name, value in self.draws.items()}
-        outcomes = outcomes_of(design, design.even_rows, first, random.key())
+        outcomes = outcomes_of(design, design.even_rows(), first, random.key())
         column = design.target
         if column.bounds is None:
             labels = column.categories
@@ -151,7 +151,7 @@ def prior(
     )
     latents = {name: np.asarray(value, np.float64) for name, value in drawn.items() if name != "y"}
     if in_closed_form(design) and design.family.closed != LINE:
-        columns = design.fitted_columns(design.even_rows.x)
+        columns = design.fitted_columns(design.even_rows().x)
         spread = np.where(design.levels, 1.0, columns.std(axis=0))
         latents["weights"] = latents["weights"] / (
             spread if design.family.num_classes is None else spread[:, None]

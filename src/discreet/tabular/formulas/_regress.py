@@ -27,6 +27,7 @@ from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import (
     features,
+    flat_of,
     in_units,
     model_of,
     name_of,
@@ -319,6 +320,7 @@ def _as_model(
         placeholder=(placeholder(design),),
         names=functools.partial(name_of, design),
         levels=[f"effects_{number}" for number in range(len(design.groupings))],
+        flat=flat_of(design),
     )
     try:
         result = newton.run(key, records_of(design, rows), **paid_by)
@@ -374,8 +376,8 @@ def _doubts(design: Design, plan: ModelPlan, draws: Mapping[str, np.ndarray]) ->
     if len(crossed) > 1:
         # Records tell of the sums of these effects alone.
         found.append(
-            f"of the intercept and the effects of {listed(crossed)} only the prior says what is whose: their intervals may miss, "
-            "those of differences within one of them less"
+            f"of the intercept and the effects of {listed(crossed)} only the prior says what is whose: what records tell are "
+            "their sums, and differences within one of them"
         )
     return found
 
