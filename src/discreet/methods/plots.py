@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -610,7 +611,7 @@ def plot_replicates(
     _name_levels(axes, labels, axis, places)
     axes.set_ylabel("share", fontsize="x-small")
     axes.set_ylim(min(0.0, lowest))
-    figure.suptitle(title, fontsize="small", wrap=True)
+    figure.suptitle(textwrap.fill(title, 95), fontsize="small")
     return save(figure, path)
 
 

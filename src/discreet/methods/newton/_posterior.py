@@ -133,7 +133,7 @@ class WithIntervals(abc.ABC):
             # As many decimals as the interval has two figures.
             decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
             numbers = (means[name][place], low, high)
-            mean, *ends = (f"{number:.{decimals}f}" for number in numbers)
+            mean, *ends = (f"{number:z.{decimals}f}" for number in numbers)
             yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
