@@ -165,9 +165,15 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert drawn["age"].shape == (10,)
     assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10
     found = result.summary(round_to="none")
-    assert np.allclose(found.loc["age", "sd"], result.draws["age"].std(), rtol=0.1)
+    deviation = result.draws["age"].std()
+    assert np.allclose(found.loc["age", "sd"], deviation, rtol=0.1)
+    # Each draw once: of 4,000 picked among these it was half of that.
+    assert found.loc["age", "mcse_mean"] > 0.75 * deviation / np.sqrt(len(result.draws["age"]))
     picture = result.plot(tmp_path / "posterior.png", most=3)
     assert f"ε = {result.statement.epsilon:.4g}" in picture.get_suptitle()
+    # Effects are compared on one axis.
+    panels = [axes.get_xlabel() for axes in picture.axes]
+    assert {"1|clinic, 3 of 6 rows", "age|clinic, 3 of 6 rows"} <= set(panels)
     assert (tmp_path / "posterior.png").is_file()
 
 

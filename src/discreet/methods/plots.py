@@ -106,7 +106,8 @@ def plot_posterior(
     those of `result.noise_aware().posterior` allow for it.
 
     Args:
-        draws: By the latent's name, along the leading axis, 2 at least.
+        draws: By the latent's name, along the leading axis, 2 at least; or by the names of its
+            coordinates, as a mapping.
         feature_names: Names of the rows of each latent that has as many coordinates.
         units: Units of a latent's values, for its axis.
         most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own
@@ -127,7 +128,11 @@ def plot_posterior(
             "There is nothing to draw: pass draws of one latent at least, and most from 1 up."
         )
     panels = {
-        name: _rows(name, np.asarray(drawn, np.float64), feature_names)
+        name: [
+            row
+            for part, values in (drawn if isinstance(drawn, Mapping) else {name: drawn}).items()
+            for row in _rows(part, np.asarray(values, np.float64), feature_names)
+        ]
         for name, drawn in draws.items()
     }
     shown = {}
