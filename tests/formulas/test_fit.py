@@ -105,6 +105,17 @@ def test_latents_that_few_records_tell_of_are_named() -> None:
         assert ("few records tell of zero: " in result.statement.use_reason) == (share == 0.005)
 
 
+@pytest.mark.parametrize("family", ["hurdle_poisson", "zero_inflated_negbinomial"])
+def test_shares_of_zeros_near_one_are_doubted(family: str) -> None:
+    """From 0.8 on the intervals of hurdles missed by 10 to 1,000 standard deviations."""
+    schema = dp.tables.schema_from_bounds("y=0..30,x=-1:1")
+    plan = dp.newton.ModelPlan.calibrate(epsilon=3.0, num_records=20_000)
+    for share in (0.6, 0.78):
+        draws = {"zero": np.full(9, share)}
+        doubts = _doubts(Design("y ~ x", schema, family, None), plan, draws)
+        assert any("few records tell of zero" in doubt for doubt in doubts) == (share > 0.7)
+
+
 def test_a_long_table_shows_its_ends_and_where_the_rest_is() -> None:
     formula, table, schema, _ = drawn("bernoulli", np.random.default_rng(3), N)
     result = fit(formula, table, schema, "bernoulli")

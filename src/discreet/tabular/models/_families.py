@@ -226,6 +226,8 @@ def _negbinomial(column: Column) -> Family:
 
 SCATTER = "concentration LogNormal(1, 1.5)"
 SHARE = "share of further zeros Beta(1, 1)"
+MOST_ZEROS = 0.7
+"""Share of zeros above which its intervals may miss by far: with 20,000 records at ε = 3 those of hurdles did from 0.8 on."""
 
 
 def _changed(family: Family, *names: str) -> dict[str, Any]:
@@ -249,7 +251,7 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
     others = f"{SCATTER}, {SHARE}" if scattered else SHARE
 
     def told_by(draws: Latents, num_records: int) -> dict[str, Any]:
-        zeros = num_records * draws["zero"].mean()
+        zeros = _told(draws, num_records * draws["zero"].mean())
         return {"zero": zeros, "concentration": zeros} if scattered else {"zero": zeros}
 
     new = {
@@ -262,6 +264,11 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
         "mean": mean,
     }
     return lambda column: dataclasses.replace(_poisson(column, name), **new)
+
+
+def _told(draws: Latents, number: float) -> float:
+    """The number of records that tell of the share of zeros, or none if few are above 0."""
+    return 0.0 if draws["zero"].mean() > MOST_ZEROS else number
 
 
 def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
@@ -289,6 +296,7 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
     others = f"{SCATTER}, share of zeros Beta(1, 1)" if scattered else "share of zeros Beta(1, 1)"
     new = {
         "target": target,
+        "told_by": lambda draws, num_records: {"zero": _told(draws, num_records)},
         "name": name,
         "coefficient": words,
         "others": others,
