@@ -38,6 +38,8 @@ def test_there_and_back_without_key_and_records(made: tuple[Any, Any], tmp_path:
     rows = X[500:504]
     for secret in (np.asarray(jax.random.key_data(key)), rows, rows.astype(np.float64)):
         assert secret.tobytes() not in path.read_bytes()
+    with pytest.raises(ValueError, match="to_csv and to_parquet"):
+        result.save(tmp_path / "a.csv")
     again = type(result).load(path)
     assert same(again, result)
     assert again.save(tmp_path / "b").read_bytes() == path.read_bytes()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas
 import pytest
 from typer.testing import CliRunner
 
@@ -49,6 +50,9 @@ def test_a_formula_is_fitted_written_and_charged(survey) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["posterior"]["age"]["mean"] == pytest.approx(result.estimate["age"])
     assert summary["formula"] == "ill ~ age * region"
+    draws = pandas.read_csv(out / "posterior.csv")  # as R reads them
+    assert list(draws) == list(result.draws)
+    np.testing.assert_allclose(draws["age"], result.draws["age"][: len(draws)])
     statement = json.loads((out / "statement.json").read_text())
     assert "survey.csv" in statement["about"]
     assert 2.9 < dp.Ledger(survey / "survey.ledger").spent <= 3

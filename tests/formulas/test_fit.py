@@ -107,6 +107,17 @@ def test_latents_that_few_records_tell_of_are_named() -> None:
         assert ("few records tell of zero: " in result.statement.use_reason) == (share == 0.005)
 
 
+@pytest.mark.parametrize("family", ["hurdle_poisson", "zero_inflated_negbinomial"])
+def test_shares_of_zeros_near_one_are_doubted(family: str) -> None:
+    """From 0.8 on the intervals of hurdles missed by 10 to 1,000 standard deviations."""
+    schema = dp.tables.schema_from_bounds("y=0..30,x=-1:1")
+    plan = dp.newton.ModelPlan.calibrate(epsilon=3.0, num_records=20_000)
+    for share in (0.6, 0.78):
+        draws = {"zero": np.full(9, share)}
+        doubts = _doubts(Design("y ~ x", schema, family, None), plan, draws)
+        assert any("few records tell of zero" in doubt for doubt in doubts) == (share > 0.7)
+
+
 def test_a_long_table_shows_its_ends_and_where_the_rest_is() -> None:
     formula, table, schema, _ = drawn("bernoulli", np.random.default_rng(3), N)
     result = fit(formula, table, schema, "bernoulli")
@@ -215,9 +226,15 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert drawn["age"].shape == (10,)
     assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10
     found = result.summary(round_to="none")
-    assert np.allclose(found.loc["age", "sd"], result.draws["age"].std(), rtol=0.1)
+    deviation = result.draws["age"].std()
+    assert np.allclose(found.loc["age", "sd"], deviation, rtol=0.1)
+    # Each draw once: of 4,000 picked among these it was half of that.
+    assert found.loc["age", "mcse_mean"] > 0.75 * deviation / np.sqrt(len(result.draws["age"]))
     picture = result.plot(tmp_path / "posterior.png", most=3)
     assert f"ε = {result.statement.epsilon:.4g}" in picture.get_suptitle()
+    # Effects are compared on one axis.
+    panels = [axes.get_xlabel() for axes in picture.axes]
+    assert {"1|clinic, 3 of 6 rows", "age|clinic, 3 of 6 rows"} <= set(panels)
     assert (tmp_path / "posterior.png").is_file()
 
 

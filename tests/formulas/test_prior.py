@@ -47,6 +47,12 @@ def test_targets_are_drawn_and_counted(tmp_path) -> None:
     mean = wide.axes[0].lines[-1].get_ydata()
     assert mean[0] + mean[-1] > 0.2
     assert mean.sum() == pytest.approx(1)
+    counts = schema_from_bounds("visits=0..121,few=0..3,age=20:60")
+    shown = prior("visits ~ age", counts, family="poisson", num_draws=100).plot()
+    assert shown.axes[0].get_xticklabels()[0].get_text() == "0 to 5"
+    shown = prior("few ~ age", counts, family="poisson", num_draws=100).plot()
+    names = [label.get_text() for label in shown.axes[0].get_xticklabels()]
+    assert names == ["0", "1", "2", "3"]
 
 
 def test_targets_without_draws_are_refused() -> None:

@@ -46,7 +46,7 @@ REFUSED = {
     "ill ~ log(visits)": "not finite",
     "ill ~ age + I(2 * age)": "follows from the others",
     "ill ~ C(age)": "columns of categories",
-    "ill ~ (1 | age)": "columns of categories",
+    "ill ~ (1 | age)": r"columns of categories.*age=1\|2\|3",
     "ill ~ (region | clinic)": r"\(1 \| region:clinic\)",
     "prop(visits, 12) ~ age": "kind binary",
     "Surv(cost, region) ~ age": "kind binary",
@@ -64,7 +64,12 @@ REFUSED = {
     "ill ~ 5 + age": "the number 5",
     "5 ~ age": "the number 5",
     "ill ~ (1 | clinic[a])": r"I\(clinic == 'a'\)",
-    "ill ~ .": "cannot be read",
+    "ill ~ .": "joined by",
+    # As brms has it; formulae named its own classes.
+    "ill ~ age + (1 + age || clinic)": r"\(1 \+ x \| g\)",
+    "visits | trials(12) ~ age": r"prop\(successes, trials\)",
+    "cost | cens(ill) ~ age": r"Surv\(time, event\)",
+    "ill | weights(cost) ~ age": "schema's weight",
     # NumPy's options: memory that is not set, and results written over another column.
     "ill ~ maximum(age, 50, where=False)": "without a name",
     "ill ~ abs(age, where=False)": "one number",
@@ -186,6 +191,9 @@ def test_a_formula_is_refused_before_a_key_is_used(formula: str) -> None:
     ("left", "family", "why"),
     [
         ("ill", "poisson", "kind count"),
+        ("ill", "negbinomial", "the family negbinomial"),
+        ("ill", "hurdle_poisson", "the family hurdle_poisson"),
+        ("ill", "zero_inflated_poisson", "the family zero_inflated_poisson"),
         ("pain", "gaussian", "kind real"),
         ("region", "cumulative", "kind ordered"),
         ("visits", "gamma", "above 0"),
@@ -197,11 +205,17 @@ def test_a_formula_is_refused_before_a_key_is_used(formula: str) -> None:
         ("prop(visits, region)", "binomial", "numbers of trials"),
         ("prop(visits, days)", "poisson", "explains a column"),
         ("visits", "normal", "must be one of"),
+        ("visits", "negativebinomial", "Did you mean negbinomial"),
     ],
 )
 def test_a_family_says_what_it_needs(left: str, family: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Design(f"{left} ~ age", SCHEMA, family)
+
+
+def test_a_schema_is_none_of_its_lines() -> None:
+    with pytest.raises(TypeError, match=r"schema is a str: .*schema_from_bounds"):
+        Design("ill ~ age", "ill=no|yes,age=20:60", "bernoulli")  # type: ignore[arg-type]
 
 
 def test_an_offset_of_categories_says_nothing() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,7 +103,8 @@ def plot_posterior(
     those of `result.noise_aware().posterior` allow for it.
 
     Args:
-        draws: By the latent's name, along the leading axis, 2 at least.
+        draws: By the latent's name, along the leading axis, 2 at least; or by the names of its
+            coordinates, as a mapping.
         feature_names: Names of the rows of each latent that has as many coordinates.
         units: Units of a latent's values, for its axis.
         most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own
@@ -123,7 +125,11 @@ def plot_posterior(
             "There is nothing to draw: pass draws of one latent at least, and most from 1 up."
         )
     panels = {
-        name: _rows(name, np.asarray(drawn, np.float64), feature_names)
+        name: [
+            row
+            for part, values in (drawn if isinstance(drawn, Mapping) else {name: drawn}).items()
+            for row in _rows(part, np.asarray(values, np.float64), feature_names)
+        ]
         for name, drawn in draws.items()
     }
     shown = {}
@@ -553,7 +559,7 @@ def plot_replicates(
     _name_levels(axes, labels, axis, places)
     axes.set_ylabel("share", fontsize="x-small")
     axes.set_ylim(min(0.0, lowest))
-    figure.suptitle(title, fontsize="small", wrap=True)
+    figure.suptitle(textwrap.fill(title, 95), fontsize="small")
     return save(figure, path)
 
 

@@ -85,15 +85,21 @@ class Released:
         is written atomically; a file of that name is replaced.
 
         Args:
-            path: The file, with any name, such as "fit.discreet".
+            path: The file, such as "fit.discreet".
 
         Returns:
             The path.
 
         Raises:
+            ValueError: The name is that of a table.
             TypeError: A field holds something of your own, which a file without code cannot hold.
             OSError: The file cannot be written.
         """
+        if Path(path).suffix.lower() in (".csv", ".parquet"):
+            raise ValueError(
+                f"save writes a file for `dp.load_result`, and {Path(path).name} has the name of a table: name it fit.discreet, "
+                "say. pandas.DataFrame(result.posterior(key, 1_000)) is a table of draws, with to_csv and to_parquet."
+            )
         fields = {name: getattr(self, name) for name in self._kept_in("file")}
         return write_archive(path, self.what, self.version, fields, self._kinds())
 

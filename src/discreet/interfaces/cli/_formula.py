@@ -159,6 +159,8 @@ class ByFormula(Method):
     def write(self) -> None:
         asked = self.asked
         out = asked.out
+        import pandas
+
         about = self.result.statement.about
         about = f"{about} Table: “{asked.dataset or asked.data.name}”."
         self.statement = dataclasses.replace(self.complete(self.result.statement), about=about)
@@ -191,6 +193,7 @@ class ByFormula(Method):
         self.files += [
             result.save(out / RESULT),
             write_file(out / "posterior.npz", npz(draws)),
+            write_file(out / "posterior.csv", pandas.DataFrame(draws).to_csv(index=False)),
             write_json(out / "summary.json", summary),
         ]
         self.files.append(write_page(out, ledger=asked.ledger).file)

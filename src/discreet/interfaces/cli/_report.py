@@ -41,6 +41,7 @@ FILES = (
     "description.txt",
     "description.png",
     "posterior.npz",
+    "posterior.csv",
     "summary.json",
     "fit.png",
     COUNTS,

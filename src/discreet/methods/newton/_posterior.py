@@ -69,13 +69,17 @@ class WithIntervals(abc.ABC):
 
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
 
-    def summary(self, num_samples: int = NUM_SHOWN, **options: Any) -> DataFrame:
+    @property
+    def _num_shown(self) -> int:
+        return NUM_SHOWN
+
+    def summary(self, num_samples: int | None = None, **options: Any) -> DataFrame:
         """The table of `arviz.summary`: mean, standard deviation and interval of each coordinate. At no cost.
 
         Its Monte Carlo errors are those of the draws, which are independent.
 
         Args:
-            num_samples: Number of draws.
+            num_samples: Number of draws; None: 4,000, or all that the result holds.
             options: As of `arviz.summary`.
 
         Raises:
@@ -83,7 +87,8 @@ class WithIntervals(abc.ABC):
         """
         from discreet.methods.inference_data import load_arviz
 
-        return load_arviz().summary(self.to_arviz(random.key(0), num_samples), **options)
+        drawn = self.to_arviz(random.key(0), num_samples or self._num_shown)
+        return load_arviz().summary(drawn, **options)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
         """Draw the posterior, as `discreet.plots.plot_posterior` does. All noise is in the draws.
@@ -97,7 +102,7 @@ class WithIntervals(abc.ABC):
         """
         from discreet.methods.plots import plot_posterior
 
-        draws = self.posterior(random.key(0), NUM_SHOWN)
+        draws = self.posterior(random.key(0), self._num_shown)
         return plot_posterior(draws, statement=self.statement, path=path, **options)
 
     def __repr__(self) -> str:
@@ -133,7 +138,7 @@ class WithIntervals(abc.ABC):
             # As many decimals as the interval has two figures.
             decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
             numbers = (means[name][place], low, high)
-            mean, *ends = (f"{number:.{decimals}f}" for number in numbers)
+            mean, *ends = (f"{number:z.{decimals}f}" for number in numbers)
             yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
@@ -156,6 +161,11 @@ class OfDraws(WithIntervals):
     @property
     def _means(self) -> Named:
         return self.estimate
+
+    @property
+    def _num_shown(self) -> int:
+        # One that is picked twice would count as two in Monte Carlo errors.
+        return min(NUM_SHOWN, len(next(iter(self.draws.values()))))
 
     @property
     def _shares(self) -> Named:

@@ -323,7 +323,8 @@ def _refuse_target(result: Regression, column: Column) -> None:
     """Refuse a fit by a formula whose new targets are not the column's cells."""
     if result.design.family.beside:
         raise ValueError(
-            f"check has no replicates for the family {result.family}: numbers of successes and times."
+            f"check has no replicates for the family {result.family}, of numbers of successes and of times: `dp.compare` says "
+            "which of several models fits held-out rows better."
         )
     own = result.design.target
     if (own.kind, own.limits if own.bounds else own.categories) != (

@@ -133,6 +133,11 @@ class Design:
         self, text: str, schema: Schema, family: str, constants: Mapping[str, Any] | None = None
     ) -> None:
         self.formula: Formula = parsed(text, constants)
+        if not isinstance(schema, Schema):
+            raise TypeError(
+                f"schema is a {type(schema).__name__}: make one of public bounds and categories, as by "
+                "dp.tables.schema_from_bounds('age=17:90,smoker=no|yes') or dp.tables.schema_from_toml('schema.toml')."
+            )
         self.schema = self._of_columns(schema)
         target = self.schema.target_column
         assert target is not None
@@ -371,7 +376,8 @@ class Design:
             for column in factors[name]:
                 if column not in self._described or self._described[column].bounds is not None:
                     raise RefusedError(
-                        f"(... | {name}) needs columns of categories, whose levels are public; {column} is none."
+                        f"(... | {name}) needs columns of categories, whose levels are public; {column} is none: list its levels "
+                        f"in the schema, in a line of bounds by {column}=1|2|3."
                     )
             if term.kind == "intercept":
                 found.setdefault(name, []).insert(0, "1")

@@ -24,6 +24,14 @@ _OTHERS = ("I", "offset")
 MOST_KNOTS = 512
 _OF_TWO = ("log", "maximum", "minimum", "round")
 _TARGETS = ("prop", "proportion", "p", "Surv", "censored")
+_OF_BRMS = {
+    "||": "(1 + x | g), whose effects are independent as those of || are",
+    "trials(": "prop(successes, trials) ~ ..., with the family binomial",
+    "cens(": "Surv(time, event) ~ ..., where the last category of event is the event",
+    "weights(": "the left side without weights(), and the column as the schema's weight",
+    "~.": "the names of the columns, joined by +",
+}
+"""What formulae cannot read, and what to write."""
 _INSTEAD = {
     "scale": "I((x - 50) / 10), with a public mean and spread",
     "standardize": "I((x - 50) / 10), with a public mean and spread",
@@ -102,9 +110,10 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     try:
         found = _terms_of(text)
     except Exception as error:  # formulae has errors of many classes
-        raise RefusedError(
-            f"The formula {text!r} cannot be read: {error}. An example is 'ill ~ age * region'."
-        ) from None
+        packed = text.replace(" ", "")
+        instead = next((words for part, words in _OF_BRMS.items() if part in packed), "")
+        why = f"write {instead}" if instead else f"{error}. An example is 'ill ~ age * region'"
+        raise RefusedError(f"The formula {text!r} cannot be read: {why}.") from None
     if not isinstance(found, Model):
         found = Model(found)
     if found.response is None:

@@ -7,6 +7,7 @@ own levels alone. Effects of one level are independent of each other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -368,7 +369,7 @@ def outcomes_of(
     if design.family.beside:
         return np.full((len(next(iter(draws.values()))), len(rows.x)), np.nan)
     middle, width = design.unit
-    drawn = _of_targets(design, rows, draws, lambda target, key: target.sample(key), key)
+    drawn = _of_targets(design, rows, draws, _sampled, None, key)
     return drawn * width + middle
 
 
@@ -379,9 +380,7 @@ def log_density_of_rows(
     assert rows.y is not None
     family = design.family
     y = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
-    found = _of_targets(
-        design, rows, draws, lambda target, _: target.log_prob(jnp.asarray(y)), jax.random.key(0)
-    )
+    found = _of_targets(design, rows, draws, _log_prob, y, jax.random.key(0))
     # A density is of the target's unit; of times, that of an event's alone.
     happened = rows.beside[0] if family.units and family.beside else 1.0
     return np.where(rows.present, found - happened * np.log(design.unit[1]), 0.0)
@@ -391,7 +390,8 @@ def _of_targets(
     design: Design,
     rows: Rows,
     draws: Mapping[str, np.ndarray],
-    read: Callable[[Any, Any], Any],
+    read: Callable[[Any, Any, Any], Any],
+    y: np.ndarray | None,
     key: PRNGKeyArray,
 ) -> Float[np.ndarray, "draw row"]:
     """What is read of the targets' distribution, in the coordinates that are fitted, for each draw."""
@@ -408,18 +408,31 @@ def _of_targets(
     if "threshold" in latents:
         cuts = latents.pop("threshold")
         latents |= {"first": cuts[:, 0], "gaps": np.diff(cuts, axis=1)}
-    beside = [jnp.asarray(x) for x in rows.beside]
-    shape = (len(rows.x), *predictor.shape[2:])
-
-    def one(predictor: Array, latents: Mapping[str, Array], key: Any) -> Array:
-        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.substitute(data=dict(latents)):
-            target = family.target(jnp.broadcast_to(predictor, shape), *beside)
-        return read(target, key)
-
+    predictor = np.broadcast_to(predictor, (len(predictor), len(rows.x), *predictor.shape[2:]))
     over = predictor, latents, jax.random.split(random.as_threefry(key), len(predictor))
-    return np.asarray(
-        jax.jit(lambda *over: jax.lax.map(lambda x: one(*x), over))(*over), np.float64
-    )
+    return np.asarray(_by_draws(family.target, read)(over, rows.beside, y), np.float64)
+
+
+@functools.lru_cache(maxsize=8)
+def _by_draws(target_of: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Array]:
+    """`read` for each draw, compiled once for all parts of a table that have one size."""
+
+    def one(predictor: Array, latents: Mapping[str, Array], key: Any, beside: Any, y: Any) -> Array:
+        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.substitute(data=dict(latents)):
+            target = target_of(predictor, *beside)
+        return read(target, key, y)
+
+    return jax.jit(lambda over, *rows: jax.lax.map(lambda x: one(*x, *rows), over))
+
+
+def _sampled(target: Any, key: Any, y: None) -> Array:
+    del y
+    return target.sample(key)
+
+
+def _log_prob(target: Any, key: Any, y: Array) -> Array:
+    del key
+    return target.log_prob(y)
 
 
 def _latents_of(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ from discreet.tabular.formulas._design import Design
 from discreet.tabular.formulas._model import in_units, model_of, outcomes_of, placeholder
 from discreet.tabular.formulas._regress import in_closed_form
 from discreet.tabular.formulas._result import Named, OfFormula
-from discreet.tabular.tables import Schema
+from discreet.tabular.tables import Kind, Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,9 +95,15 @@ class Prior(OfFormula):
             levels = outcomes.astype(int)
         else:
             low, high = column.limits
-            edges = np.linspace(low, high, _BINS + 1)
-            labels = tuple(f"{middle:.3g}" for middle in (edges[1:] + edges[:-1]) / 2)
-            levels = np.clip(np.searchsorted(edges, outcomes, side="right") - 1, 0, _BINS - 1)
+            if column.kind is Kind.COUNT:
+                edges = np.unique(np.linspace(low, high + 1, _BINS + 1).round())
+                ends = zip(edges[:-1], edges[1:] - 1, strict=True)
+                labels = tuple(f"{a:g}" if a == b else f"{a:g} to {b:g}" for a, b in ends)
+            else:
+                edges = np.linspace(low, high, _BINS + 1)
+                labels = tuple(f"{middle:.3g}" for middle in (edges[1:] + edges[:-1]) / 2)
+            levels = np.searchsorted(edges, outcomes, side="right") - 1
+            levels = np.clip(levels, 0, len(labels) - 1)
         shares = np.stack([np.bincount(each, minlength=len(labels)) / len(each) for each in levels])
         return plot_replicates(
             labels,

@@ -5,27 +5,32 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 from scipy.special import logsumexp
 
-from discreet._validate import RefusedError, choice, integer, near
+from discreet._validate import ENDS, RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws, picked
-from discreet.methods.plots import tidy
+from discreet.methods.plots import plot_posterior, tidy
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
-from discreet.tabular.formulas._design import Design
+from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import log_density_of_rows, mean_of, outcomes_of
 from discreet.tabular.tables import EPOCH, PARTS_OF_SCHEMA, Kind, Schema
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Named = Mapping[str, Float[np.ndarray, " draw"]]
 NUM_DRAWS = 2_000
+_DRAWS = 1_000
 _AT_ONCE = 2**21
 
 
@@ -90,24 +95,24 @@ class Effect:
             from matplotlib import pyplot
 
             _, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+        number = len(self.categories) or 1
         for which, name in enumerate(self.categories or (None,)):
             at = (slice(None), which) if self.categories else slice(None)
-            places = (
-                self.values
-                if isinstance(self.values[0], float | datetime.date)
-                else range(len(self.values))
-            )
-            if places is self.values:
-                (line,) = axes.plot(places, self.mean[at], label=name)
+            if isinstance(self.values[0], float | datetime.date):
+                (line,) = axes.plot(self.values, self.mean[at], label=name)
                 axes.fill_between(
-                    places, self.low[at], self.high[at], alpha=0.2, color=line.get_color()
+                    self.values, self.low[at], self.high[at], alpha=0.2, color=line.get_color()
                 )
             else:
+                places = np.arange(len(self.values))
+                beside = (which - (number - 1) / 2) * 0.7 / number
                 errors = [self.mean[at] - self.low[at], self.high[at] - self.mean[at]]
-                axes.errorbar(places, self.mean[at], errors, fmt="o", label=name)
-                axes.set_xticks(list(places), list(self.values))
+                axes.errorbar(places + beside, self.mean[at], errors, fmt="o", label=name)
+                axes.set_xticks(places, list(self.values))
         if self.categories:
-            axes.legend(frameon=False)
+            axes.legend(
+                title=self.target, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
+            )
         axes.set(
             xlabel=self.column,
             ylabel=f"mean of {self.target}" if not self.categories else "probability",
@@ -143,7 +148,7 @@ class OfFormula:
         table: Any,
         *,
         key: PRNGKeyArray | None = None,
-        num_samples: int = 1_000,
+        num_samples: int = _DRAWS,
         out_of_bounds: str = "refuse",
     ) -> Predictions:
         """Predict the rows of a table. Costs nothing, and a row's predictions depend on that row alone.
@@ -170,6 +175,14 @@ class OfFormula:
             random.key() if key is None else random.check_key(key)
         )
         draws = picked(self.draws, of_draws, num_samples)
+        estimate, mean = self._means_of(rows, draws)
+        outcomes = outcomes_of(design, rows, draws, of_outcomes)
+        outcomes[:, ~rows.present] = np.nan
+        return Predictions(estimate, mean, outcomes)
+
+    def _means_of(self, rows: Rows, draws: Named) -> tuple[np.ndarray, np.ndarray]:
+        """Each row's mean, by the draws to predict with, and for each of `draws`; NaN for rows that the schema drops."""
+        design = self.design
         held = len(next(iter(self.predictive.values())))
         size = max(
             1,
@@ -181,11 +194,9 @@ class OfFormula:
         ]
         estimate = np.concatenate(best)
         mean = mean_of(design, rows, draws)
-        outcomes = outcomes_of(design, rows, draws, of_outcomes)
         estimate[~rows.present] = np.nan
         mean[:, ~rows.present] = np.nan
-        outcomes[:, ~rows.present] = np.nan
-        return Predictions(estimate, mean, outcomes)
+        return estimate, mean
 
     def marginal_effect(
         self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25
@@ -214,17 +225,17 @@ class OfFormula:
                 )
         values = _values(described[column], integer("num_values", num_values, least=2))
         held = {name: _usual(x) for name, x in described.items() if name != column} | dict(at or {})
-        found = self.predict(
-            {column: values} | {name: [value] * len(values) for name, value in held.items()}
-        )
-        low, high = found.interval
-        many = found.estimate.ndim == 2
+        table = {column: values} | {name: [value] * len(values) for name, value in held.items()}
+        rows = design.rows(table, out_of_bounds="refuse", with_target=False)
+        estimate, mean = self._means_of(rows, picked(self.draws, random.key(), _DRAWS))
+        low, high = np.quantile(mean, ENDS, axis=0)
+        many = estimate.ndim == 2
         return Effect(
             column=column,
             values=tuple(values),
-            mean=found.estimate,
-            low=np.minimum(low, found.estimate),
-            high=np.maximum(high, found.estimate),
+            mean=estimate,
+            low=np.minimum(low, estimate),
+            high=np.maximum(high, estimate),
             target=self.schema.target or "",
             categories=design.target.categories if many else (),
             held=held,
@@ -264,6 +275,22 @@ class Regression(OfFormula, OfDraws, Released, what="regression by a formula", p
     learned: Mapping[str, float]
     plan: Any
     statement: Statement
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """Draw the posterior, as `discreet.plots.plot_posterior` does: the effects of a grouping in one panel.
+
+        Args:
+            path: File for the picture; by default it is not saved.
+            options: As there.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        panels: dict[str, dict[str, np.ndarray]] = {}
+        for name, value in self.draws.items():
+            of = name.partition("[")[0]
+            panels.setdefault(of if "|" in of else name, {})[name] = value
+        return plot_posterior(panels, statement=self.statement, path=path, **options)
 
     def log_density(self, table: Any) -> Float[np.ndarray, " row"]:
         """The log of the mean density, over draws to predict with, of each row's known target. Not private.

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from scipy.special import expit, gammaln, softmax
 
-from discreet._validate import choice
+from discreet._validate import choice, near
 from discreet.methods.choose import LINE
 from discreet.tabular.models._regression import (
     LINEAR,
@@ -211,8 +211,8 @@ def _beta(column: Column) -> Family:
 # Counts.
 
 
-def _poisson(column: Column) -> Family:
-    _needs(column, "poisson", Kind.COUNT)
+def _poisson(column: Column, name: str = "poisson") -> Family:
+    _needs(column, name, Kind.COUNT)
     of = dataclasses.replace(POISSON, name="poisson", coefficient=LOG_MEAN, closed="counts")
     return dataclasses.replace(of, mean=lambda predictor, latents: _exp_of(predictor))
 
@@ -220,12 +220,14 @@ def _poisson(column: Column) -> Family:
 def _negbinomial(column: Column) -> Family:
     of = dataclasses.replace(NEGATIVE_BINOMIAL, name="negbinomial", others=SCATTER, closed="counts")
     return dataclasses.replace(
-        _poisson(column), **_changed(of, "target", "name", "others", "closed")
+        _poisson(column, of.name), **_changed(of, "target", "name", "others", "closed")
     )
 
 
 SCATTER = "concentration LogNormal(1, 1.5)"
 SHARE = "share of further zeros Beta(1, 1)"
+MOST_ZEROS = 0.7
+"""Share of zeros above which its intervals may miss by far: with 20,000 records at ε = 3 those of hurdles did from 0.8 on."""
 
 
 def _changed(family: Family, *names: str) -> dict[str, Any]:
@@ -249,7 +251,7 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
     others = f"{SCATTER}, {SHARE}" if scattered else SHARE
 
     def told_by(draws: Latents, num_records: int) -> dict[str, Any]:
-        zeros = num_records * draws["zero"].mean()
+        zeros = _told(draws, num_records * draws["zero"].mean())
         return {"zero": zeros, "concentration": zeros} if scattered else {"zero": zeros}
 
     new = {
@@ -261,7 +263,12 @@ def _inflated(name: str, scattered: bool) -> Callable[[Column], Family]:
         "closed": "",
         "mean": mean,
     }
-    return lambda column: dataclasses.replace(_poisson(column), **new)
+    return lambda column: dataclasses.replace(_poisson(column, name), **new)
+
+
+def _told(draws: Latents, number: float) -> float:
+    """The number of records that tell of the share of zeros, or none if few are above 0."""
+    return 0.0 if draws["zero"].mean() > MOST_ZEROS else number
 
 
 def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
@@ -289,6 +296,7 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
     others = f"{SCATTER}, share of zeros Beta(1, 1)" if scattered else "share of zeros Beta(1, 1)"
     new = {
         "target": target,
+        "told_by": lambda draws, num_records: {"zero": _told(draws, num_records)},
         "name": name,
         "coefficient": words,
         "others": others,
@@ -299,7 +307,7 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
     # records at ε = 0.5 `zero` was 0.92 for 0.4. Beside a concentration its intervals missed in 9
     # of 22 fits at ε = 1, of 3,000 records in 5 of 16, of 4,000 in 2 of 16.
     least_seen = 1_100.0 if scattered else 550.0
-    return lambda column: dataclasses.replace(_poisson(column), least_seen=least_seen, **new)
+    return lambda column: dataclasses.replace(_poisson(column, name), least_seen=least_seen, **new)
 
 
 # Times until an event, of which some end before it.
@@ -495,4 +503,5 @@ def family_named(name: str, column: Column) -> Family:
     >>> family_named("poisson", Column(name="visits", kind=Kind.COUNT, bounds=(0, 20))).name
     'poisson'
     """
-    return FAMILIES[choice("family", name, FAMILIES)](column)
+    meant = near(name, FAMILIES) if isinstance(name, str) else ""
+    return FAMILIES[choice("family", name, FAMILIES, hint=meant.capitalize())](column)
