@@ -160,7 +160,7 @@ def _modules() -> dict[str, str]:
 
 
 def _loaded(module: str) -> Any:
-    with import_module("discreet._collector").uncollected():
+    with import_module("discreet._collector").uncollected(stay=True):
         return import_module(module)
 
 

@@ -6,10 +6,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected(*, stay: bool = False) -> Iterator[None]:
     """Context in which Python looks for no cycles of objects.
 
     It would visit those that stay again and again. Arrays are freed as ever.
+
+    Args:
+        stay: The objects made within stay, as modules do. They count as old from then on, so that
+            the next search does not visit them either.
     """
     is_on = gc.isenabled()
     gc.disable()
@@ -17,4 +21,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if is_on:
+            if stay and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -29,6 +29,8 @@ searched = []
 gc.callbacks.append(lambda phase, told: searched.append(told) if told["generation"] == 2 else None)
 dp.estimators.LogisticRegression
 assert not searched, searched
+# Nor are they young ones, which the next small search would visit.
+assert len(gc.get_objects(0)) + len(gc.get_objects(1)) < 50_000
 dp.estimators.LogisticRegression(epsilon=1.0, bounds=(-1, 1)).fit(x, y)
 """
 _OWN = """
@@ -41,6 +43,20 @@ dp.fit(model, x, y, epsilon=1.0, progress_bar=False)
 first = len(compiled)
 dp.fit(model, x, y, epsilon=1.0, progress_bar=False)
 assert len(compiled) == first, compiled[first:]
+"""
+_GROUPS = """
+schema = dp.tables.schema_from_bounds("age=20:60,clinic=a|b|c,ill=no|yes")
+table = {
+    "age": 40 + 20 * x[:, 0],
+    "clinic": np.array(["a", "b", "c"])[rng.integers(3, size=300)],
+    "ill": np.array(["no", "yes"])[y],
+}
+runs = []
+run = numpyro.handlers.trace.get_trace
+numpyro.handlers.trace.get_trace = lambda *a, **k: runs.append(1) or run(*a, **k)
+dp.regress("ill ~ age + (1 | clinic)", table, schema, family="bernoulli", epsilon=3.0, progress_bar=False)
+# Each takes some ten milliseconds.
+assert len(runs) <= 45, len(runs)
 """
 _STEPS = """
 def model(x, y=None):
@@ -57,8 +73,8 @@ fitted.posterior(jax.random.key(0), 10)
 
 @pytest.mark.parametrize(
     ("fit", "most"),
-    [(_ESTIMATOR, 1), (_OWN, 13), (_STEPS, 37)],
-    ids=["estimator", "model", "steps"],
+    [(_ESTIMATOR, 1), (_OWN, 12), (_GROUPS, 12), (_STEPS, 37)],
+    ids=["estimator", "model", "groups", "steps"],
 )
 def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:
     """And a second one of the same own model none."""

@@ -65,6 +65,5 @@ from discreet.methods.inference._result import (
 )
 from discreet.methods.inference._saved import SavedFit as SavedFit, versions as versions
 from discreet.methods.inference._step import DPSVIState as DPSVIState
-from discreet.methods.inference._support import observed_of as observed_of
 from discreet.methods.inference._tempering import DrawsPlan as DrawsPlan, Tempering as Tempering
 from discreet.methods.inference._trace import Trace as Trace

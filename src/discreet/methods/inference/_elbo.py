@@ -40,7 +40,12 @@ from discreet._numpyro import one_model, scale_and_mask
 from discreet.methods.inference._autoguides import NoInitialValuesError, is_numpyros
 from discreet.methods.inference._couplings import refuse_couplings
 from discreet.methods.inference._plates import log_density, value_of_improper
-from discreet.methods.inference._point_guide import PointGuide, bijection_of
+from discreet.methods.inference._point_guide import (
+    PointGuide,
+    at_point,
+    bijection_of,
+    delta_at,
+)
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import (
     Message,
@@ -208,8 +213,16 @@ class Objective:
 
     def draw_globals(self, params: Values, key: PRNGKeyArray) -> dict[str, Array]:
         """The global latents' values in one draw of the guide at constrained `params`."""
-        guide = self.programs.trace(self.programs.guide, self.placeholder, key, params)
+        guide = self.globals_at(params, key)
         return {name: guide[name]["value"] for name in self.structure.global_latents}
+
+    def globals_at(self, params: Values, key: PRNGKeyArray) -> dict[str, Any]:
+        """The sites of the global latents in one run of the guide; of a point guide, in one of the model where it puts them."""
+        programs = self.programs
+        if isinstance(programs.guide, PointGuide):
+            rule = at_point(params)
+            return programs.trace(programs.model, self.placeholder, key, params, rule=rule)
+        return programs.trace(programs.guide, self.placeholder, key, params)
 
     def points(self, key: PRNGKeyArray, values: Values) -> dict[str, Array]:
         """The global latents' unconstrained values in one run of the model, which draws those that have no value."""
@@ -227,9 +240,13 @@ class Objective:
         latents = self.structure.global_latents
         params = self.constrain(psi)
         guide_key, model_key = jax.random.split(key)
-        guide = programs.trace(programs.guide, rows, guide_key, params)
-        drawn = {name: guide[name]["value"] for name in latents}
-        model = programs.trace(programs.model, rows, model_key, {**params, **drawn})
+        if isinstance(programs.guide, PointGuide):
+            model = programs.trace(programs.model, rows, model_key, params, rule=at_point(params))
+            guide = {name: delta_at(params, model[name]) for name in latents}
+        else:
+            guide = programs.trace(programs.guide, rows, guide_key, params)
+            drawn = {name: guide[name]["value"] for name in latents}
+            model = programs.trace(programs.model, rows, model_key, {**params, **drawn})
         free = jnp.zeros(())
         for name in self.structure.guide_globals:
             if name not in latents:
@@ -434,7 +451,7 @@ class Objective:
         everything = dataclasses.replace(
             self, touched_latents=self.structure.global_latents, touched_params=tuple(psi)
         )
-        program = jax.make_jaxpr(everything._all)(psi, key, self.example)
+        program, shapes = jax.make_jaxpr(everything._all, return_shape=True)(psi, key, self.example)
         names = {
             equation.primitive.name
             for inner in programs_in(program)
@@ -467,7 +484,7 @@ class Objective:
         # The checks also depend on programs of several rows, which the digest does not cover.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
-            _LOOKED_AT[name] = everything._look(psi, key)
+            _LOOKED_AT[name] = everything._look(psi, key, shapes[0])
         return dataclasses.replace(everything, **_LOOKED_AT[name])
 
     def _all(self, psi: Values, key: PRNGKeyArray, record: Sequence[Any]) -> Any:
@@ -479,9 +496,8 @@ class Objective:
         discrete = self.draw_discrete(u, record, key) if self.structure.summed else None
         return u, free, pull((u, free)), params, self.unconstrain(params), values, loss, discrete
 
-    def _look(self, psi: Values, key: PRNGKeyArray) -> dict[str, Any]:
+    def _look(self, psi: Values, key: PRNGKeyArray, u: Values) -> dict[str, Any]:
         """The latents and parameters that a record's loss depends on, and whether it depends on the key, as named here."""
-        u, _ = jax.eval_shape(self.link, psi, key)
         touched, _, uses_key = used_inputs(self.record_loss, u, self.example, key)
         latents, params = (
             tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
@@ -504,8 +520,9 @@ class Objective:
 
     def _check_data_free(self, psi: Values, key: PRNGKeyArray) -> None:
         rows = list(self.placeholder)
-        _, _, uses = used_inputs(self._draw, psi, key, rows)
-        if any(jax.tree.leaves(uses)):
+        two = [np.concatenate([x, x]) for x in rows]
+        of_one, of_two = (jax.make_jaxpr(self._draw)(psi, key, x) for x in (rows, two))
+        if any(used for uses in inputs_of_outputs(of_one) for used in uses[-len(rows) :]):
             raise ValueError(
                 "The prior of a global latent, or the guide's distribution for one, reads the records' values "
                 "outside the record plate. That would leave the data without noise, so it is evaluated on a "
@@ -524,8 +541,7 @@ class Objective:
                 f"The guide's distribution for a global latent reads the param site {reading[0]!r}, of which each record "
                 "has its own. That would release it. Let only the record's own latents use it."
             )
-        two = [np.concatenate([x, x]) for x in rows]
-        if program_text(self._draw, psi, key, rows) != program_text(self._draw, psi, key, two):
+        if program_text(of_one) != program_text(of_two):
             raise ValueError(
                 "The prior of a global latent, or the guide's distribution for one, depends on the number of rows that "
                 "it is given, which here is a placeholder's. Pass the public number of records as a keyword argument "

@@ -48,22 +48,14 @@ class PointGuide:
                 "A PointGuide runs its model, which may draw: seed it, as in numpyro.handlers.seed(guide, key)."
             )
         start = self._start(key, args, kwargs)
-        point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
-
-        def at_point(site: Message) -> Any:
-            if site["type"] == "sample" and site["name"] in point:
-                return bijection_of(site)(point[site["name"]])
-            return None
-
-        values = {}
-        for name, site in _latents(self.model, key, at_point, args, kwargs).items():
-            transform = bijection_of(site)
-            u = point[name]
-            value = site["value"]
-            log_det = jnp.sum(transform.log_abs_det_jacobian(u, value))
-            values[name] = numpyro.sample(
-                name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value))
-            )
+        point = {
+            parameter_of(name): numpyro.param(parameter_of(name), value)
+            for name, value in start.items()
+        }
+        sites = _latents(self.model, key, at_point(point), args, kwargs)
+        values: dict[str, Any] = {
+            name: numpyro.sample(name, delta_at(point, site)["fn"]) for name, site in sites.items()
+        }
         return values
 
     def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Values) -> dict[str, Array]:
@@ -94,6 +86,27 @@ class PointGuide:
 def parameter_of(latent: str) -> str:
     """Name of the `param` site that holds a latent's unconstrained value."""
     return latent + _SUFFIX
+
+
+def at_point(params: Values) -> Callable[[Message], Any]:
+    """The value of a site where a point guide's parameters put its latent; of others as `value_of_improper`.
+
+    A model that runs by this rule has what the guide would give, which would run it twice more.
+    """
+
+    def value(site: Message) -> Any:
+        u = params.get(parameter_of(site["name"])) if site["type"] == "sample" else None
+        return value_of_improper(site) if u is None else bijection_of(site)(u)
+
+    return value
+
+
+def delta_at(params: Values, site: Message) -> Message:
+    """The guide's site of a latent, from the model's there."""
+    value = site["value"]
+    log_det = bijection_of(site).log_abs_det_jacobian(params[parameter_of(site["name"])], value)
+    fn = Delta(value, log_density=-jnp.sum(log_det), event_dim=jnp.ndim(value))
+    return {**site, "fn": fn, "intermediates": [], "scale": 1.0}
 
 
 class NoPointError(ValueError):

@@ -26,6 +26,7 @@ from discreet.methods.inference._plates import value_of_improper
 from discreet.methods.inference._point_guide import (
     NoPointError,
     PointGuide,
+    at_point,
     bijection_of,
     parameter_of,
 )
@@ -34,8 +35,8 @@ from discreet.methods.inference._records import Message, Program, Records, Value
 from discreet.methods.inference._start import loss_at_start
 from discreet.methods.inference._structure import without_wrappers
 from discreet.methods.inference._support import (
-    observed_of,
     outside_of_arrays,
+    outside_of_support,
     refuse_outside_support,
 )
 
@@ -170,45 +171,46 @@ class Latents:
     def apart(self, vector: Array) -> Float[Array, " latent"]:
         """The vector with standard latents: those that are `scaled` less their location and over their scale, and no products."""
         points = self._points(vector)
-        for name, (location, scale) in self._standards(self.values(vector)).items():
-            points[name] = (points[name] - location) / scale
+        sites = self._sites(vector)
+        for name in self.scaled:
+            fn = without_wrappers(sites[name]["fn"])
+            points[name] = (points[name] - fn.loc) / fn.scale
         return jnp.concatenate([jnp.ravel(points[name]) for name, _ in self.sites])
 
     def together(self, vector: Array) -> tuple[Float[Array, " latent"], Scalar]:
         """The inverse of `apart`, and the logarithm of by how much it enlarges volumes."""
         standard = self.split(vector)
-        own = self.objective.constrain(
-            {parameter_of(name): value for name, value in standard.items()}
+        at_others = at_point(
+            {
+                parameter_of(name): standard[name]
+                for name, _ in self.sites
+                if name not in self.scaled
+            }
         )
-        values = self.objective.draw_globals(own, jax.random.key(0))
 
         def rule(site: Message) -> Any:
             if site["name"] not in self.scaled:
-                return value_of_improper(site)
+                return at_others(site)
             fn = without_wrappers(site["fn"])
             return fn.loc + fn.scale * standard[site["name"]]
 
-        trace = self._trace(
-            {name: value for name, value in values.items() if name not in self.scaled}, rule
-        )
-        found = {name: trace[name]["value"] for name in self.scaled}
-        points = standard | found
+        sites = self._trace(rule)
+        points = standard | {name: sites[name]["value"] for name in self.scaled}
         volume = self.log_volume(points)
-        for name, (_, scale) in self._standards(values | found).items():
+        for name in self.scaled:
+            scale = without_wrappers(sites[name]["fn"]).scale
             volume += jnp.sum(jnp.broadcast_to(jnp.log(scale), points[name].shape))
         return self.joined(points), volume
 
-    def _trace(self, values: Values, rule: Any = value_of_improper) -> dict[str, Any]:
-        """The model's sites, with values of global latents."""
+    def _trace(self, rule: Callable[[Message], Any] = value_of_improper) -> dict[str, Any]:
+        """The model's sites, with the values of latents that a rule gives."""
         programs = self.objective.programs
         rows = self.objective.placeholder
-        return programs.trace(programs.model, rows, jax.random.key(0), values, rule=rule)
+        return programs.trace(programs.model, rows, jax.random.key(0), rule=rule)
 
-    def _standards(self, values: Values) -> dict[str, tuple[Array, Array]]:
-        """Location and scale of the prior of each latent that is `scaled`."""
-        trace = self._trace(values) if self.scaled else {}
-        found = {name: without_wrappers(trace[name]["fn"]) for name in self.scaled}
-        return {name: (fn.loc, fn.scale) for name, fn in found.items()}
+    def _sites(self, vector: Any) -> dict[str, Any]:
+        """The model's sites at the vector."""
+        return self.objective.globals_at(self._psi(vector), jax.random.key(0))
 
     def log_volume(self, points: Values) -> Scalar:
         """The logarithm of by how much products enlarge volumes."""
@@ -258,9 +260,19 @@ class Latents:
 
     def values(self, vector: Array) -> dict[str, Array]:
         """The latents' values in the model."""
-        return self.objective.draw_globals(
-            self.objective.constrain(self._psi(vector)), jax.random.key(0)
-        )
+        sites = self._sites(vector)
+        return {name: sites[name]["value"] for name in self.objective.structure.global_latents}
+
+    def observed(self, vector: Array, record: Sequence[Array]) -> list[tuple[Array, Array]]:
+        """What the model observes of a record at the vector, and whether that lies outside of the support."""
+        programs = self.objective.programs
+        rows = [x[None] for x in record]
+        rule = at_point(self._psi(vector))
+        sites = programs.trace(programs.model, rows, jax.random.key(0), rule=rule)
+        return [
+            (sites[name]["value"], outside_of_support(sites[name])[1])
+            for name in self.objective.structure.observed
+        ]
 
     def drawn(self, key: PRNGKeyArray) -> Float[Array, " latent"]:
         """A draw of the vector from the prior."""
@@ -275,7 +287,7 @@ class Latents:
         kinds: dict[str, type] = {}
 
         def look() -> None:
-            for name, site in self._trace({}).items():
+            for name, site in self._trace().items():
                 if name in self.objective.structure.global_latents:
                     transform = bijection_of(site)
                     kinds[name] = type(getattr(transform, "base_transform", transform))
@@ -283,10 +295,7 @@ class Latents:
         jax.eval_shape(look)
         scales = [name for name, kind in kinds.items() if issubclass(kind, ExpTransform)]
         others = [name for name, kind in kinds.items() if issubclass(kind, IdentityTransform)]
-        # Compiled only where products may be.
-        at_zero = functools.cache(
-            lambda: computed(Latents.values, self, np.zeros(self.size, jnp.result_type(float)))
-        )
+        at_zero = np.zeros(self.size, jnp.result_type(float))
         products = products_of(
             {name: shape for name, shape in self.touched if name in scales},
             {name: shape for name, shape in self.touched if name in others},
@@ -296,7 +305,7 @@ class Latents:
             self.objective.example,
             jax.jit(outside_of_arrays(self.objective, psi)),
             lambda record: (
-                not any(outside for _, outside in observed_of(self.objective, at_zero(), record))
+                not any(outside for _, outside in computed(Latents.observed, self, at_zero, record))
             ),
         )
         beside = {scale for _, names in products for scale in names}
@@ -312,7 +321,7 @@ class Latents:
         found = []
 
         def scales(vector: Array) -> list[Array]:
-            trace = self._trace(self.values(vector))
+            trace = self._sites(vector)
             sites = {name: without_wrappers(trace[name]["fn"]) for name in names}
             found[:] = [name for name, fn in sites.items() if isinstance(fn, LOCATED)]
             return [sites[name].scale for name in found]

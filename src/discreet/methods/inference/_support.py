@@ -22,7 +22,6 @@ bring rows.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,7 +162,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     def compare(values: Values, key: Any, rows: Sequence[Any]) -> list[Any]:
         sites = objective.programs.trace(model, rows, key, values)
         words.update({name: _in_words(sites[name]["fn"]) for name in observed})
-        return [x for name in observed for x in _outside(sites[name])]
+        return [x for name in observed for x in outside_of_support(sites[name])]
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     values = jax.eval_shape(drawn, key, rows)
@@ -192,20 +191,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     return _LOOKS[objective]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def observed_of(
-    objective: Objective, values: Values, record: Sequence[Array]
-) -> list[tuple[Array, Array]]:
-    """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
-    sites = objective.programs.trace(
-        objective.programs.model, [x[None] for x in record], jax.random.key(0), values
-    )
-    return [
-        (sites[name]["value"], _outside(sites[name])[1]) for name in objective.structure.observed
-    ]
-
-
-def _outside(site: Message) -> tuple[Array, Array]:
+def outside_of_support(site: Message) -> tuple[Array, Array]:
     """Whether a site has a value that is not finite; and whether it has such a value or one outside the support."""
     value = jnp.asarray(site["value"])
     finite = jnp.isfinite(value).all()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from discreet.methods.inference import Latents, computed, kinds_of, observed_of, other_values
+from discreet.methods.inference import Latents, computed, kinds_of, other_values
 from discreet.methods.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
@@ -40,12 +40,11 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
 
     with jax.enable_x64(latents.wide):
         point = np.asarray(vector, jnp.result_type(float))
-        values = computed(Latents.values, latents, point)
-        observed = functools.partial(observed_of, objective)
+        observed = functools.partial(computed, Latents.observed, latents, point)
         gradient = functools.partial(computed, Latents.gradients, latents)
         kinds = kinds_of(
             objective.example,
-            lambda near: not any(outside for _, outside in observed(values, near)),
+            lambda near: not any(outside for _, outside in observed(near)),
             rng,
         )
 
@@ -58,7 +57,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
         for _ in range(NUM_LOOKS):
             # Codes of two arrays may be the same by chance.
             record = artificial()
-            seen = [np.asarray(value) for value, _ in observed(values, record)]
+            seen = [np.asarray(value) for value, _ in observed(record)]
             places = [
                 place
                 for place in places
@@ -71,7 +70,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                 pulls = []
                 for distance in (NEARER, FARTHER):
                     record[place] = np.asarray(np.round(distance * way), record[place].dtype)
-                    if not any(outside for _, outside in observed(values, record)):
+                    if not any(outside for _, outside in observed(record)):
                         pulls.append(
                             np.asarray(gradient(point[: latents.num_touched], record), np.float64)
                         )

@@ -48,6 +48,7 @@ MAX_BLOCKS = 2**32
 HOST_BLOCKS = 512
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
+_BY_1, _BY_2, _BY_3 = np.array([[1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]])
 _TOGETHER = 2
 _FEW = 8
 _SOME = 512
@@ -213,8 +214,9 @@ def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any =
     mixed: Any = rows
     for _ in range(_ROUNDS // 2):
         a, b, c, d = quarter_round(*mixed)
-        a, b, c, d = quarter_round(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
-        mixed = a, np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
+        # As `np.roll` by -1, -2 and -3 and back, in a quarter of the time.
+        a, b, c, d = quarter_round(a, b[_BY_1], c[_BY_2], d[_BY_3])
+        mixed = a, b[_BY_3], c[_BY_2], d[_BY_1]
     return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T.reshape(-1)
 
 

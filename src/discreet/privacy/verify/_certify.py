@@ -282,7 +282,7 @@ class Certificate:
             TypeError: The arguments are of another kind.
             PrivacyError: No proof with these values.
         """
-        kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
+        kinds = [jax.typeof(shown(x)) for x in jax.tree.leaves(args)]
         same = [(x.shape, x.dtype) for x in kinds] == [
             (x.shape, x.dtype) for x in self._program.in_avals
         ]
@@ -682,6 +682,12 @@ def _status(checker: Checker, name: str, value: Value) -> str:
     raise why.kind.refusal(f"{why}.", *chain_of(value.origin), output=name)
 
 
+@functools.lru_cache(maxsize=32)
+def _held(program: ClosedJaxpr) -> list[str]:
+    """The types of the constants that a program holds, found once for all certificates that differ in `Given` values."""
+    return [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
+
+
 def _assumptions(
     program: ClosedJaxpr,
     args: tuple[Any, ...],
@@ -693,7 +699,7 @@ def _assumptions(
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)
     keys = [x for x in program.in_avals if is_key(x)]
-    held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
+    held = _held(program)
     words = [
         f"records are the leading axis of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one "
         "person is one record, and all records keep their places when one changes",

@@ -11,7 +11,7 @@ message quotes a cell (`no_values`).
 
 from discreet._collector import uncollected
 
-with uncollected():
+with uncollected(stay=True):
     from discreet.tabular.estimators._private import PrivateRegression as PrivateRegression
     from discreet.tabular.estimators._regressions import (
         LinearRegression as LinearRegression,
