@@ -499,7 +499,7 @@ def _normal_priors(latents: Latents) -> tuple[Any, Any]:
     kinds: list[bool] = []
 
     def look(vector: Array) -> list[Array]:
-        sites = latents._trace(dict(latents.split(vector)))
+        sites = latents._sites(vector)
         found = [(shape, sites[name]) for name, shape in latents.sites]
         kinds[:] = [isinstance(_bare(site["fn"]), Normal) and _is_plain(site) for _, site in found]
         if not all(kinds):
