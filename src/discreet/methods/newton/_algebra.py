@@ -19,12 +19,15 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigh, solve_triangular
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    from discreet.methods.newton._bend import Along
 
 Matrix = Float[np.ndarray, "latent latent"]
 Vector = Float[np.ndarray, " latent"]
@@ -61,6 +64,7 @@ NUM_PREDICTIVE = 4
 NUM_DRAWS = 500
 BURN_IN = 60
 TRUST = 1.0  # a gradient counts as far as the step that it asks for is short
+FARTHEST = 1.0  # step of theta in a round, where the curvature changes
 SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
 SCALE_ERROR, LEAST_SCALE = (
@@ -331,13 +335,18 @@ class Evidence(NamedTuple):
     Attributes:
         likelihood: The likelihood of theta.
         noise: Variance of a coordinate of the gradients' mean, from privacy.
-        extra: The same from the error of the curvature, and from what cutting residuals may have
-            moved.
+        more: Covariance of the same from the error of the curvature, and from what cutting
+            residuals may have moved.
     """
 
     likelihood: NormalLikelihood
     noise: float
-    extra: float
+    more: Matrix
+
+    @property
+    def extra(self) -> float:
+        """The mean variance in `more`."""
+        return float(np.diag(self.more).mean())
 
 
 def settle(
@@ -353,6 +362,8 @@ def settle(
     spread: Vector | None = None,
     trust: float = TRUST,
     shown: Matrix | None = None,
+    near: Callable[[Vector], tuple[Matrix, Matrix, Gradients]] | None = None,
+    outward: Callable[[Vector, Matrix, Matrix], Vector] | None = None,
 ) -> tuple[Vector, Matrix, Evidence]:
     """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
 
@@ -370,13 +381,20 @@ def settle(
         trust: How much less a gradient counts that was released far away.
         shown: Projection to the directions in which the likelihood may change; only along these
             does `extra` grow. None: all.
+        near: J, V and the gradients near a point, if J is not the same everywhere. Rounds then go
+            no farther than `FARTHEST` each, and less far once they go back.
+        outward: A pull beside that of the gradients, from a point, the other noise and V.
     """
     around = start
+    farthest = FARTHEST
+    last_way = np.zeros_like(start)
     ones = np.eye(len(start))
     shown = ones if shown is None else shown
     more = np.zeros_like(ones)
     variance = np.zeros_like(start) if spread is None else spread
     for _ in range(rounds):
+        if near is not None:
+            curvature, sampling, gradients = near(around)
         weights = gradients.weights(curvature, around, trust)
         noise = 1 / weights.sum()
         middle = noise * (weights @ gradients.points)
@@ -385,12 +403,21 @@ def settle(
             more = extra(np.square(shown @ (around - middle)), variance)
         # seen = curvature @ theta + Normal(0, sampling + noise I + more).
         solved = np.linalg.solve(sampling + noise * ones + more, curvature)
-        likelihood = NormalLikelihood(curvature @ solved, solved.T @ seen)
-        found = Evidence(likelihood, noise, float(np.diag(more).mean()))
+        pull = solved.T @ seen
+        if outward is not None:
+            pull = pull + outward(around, noise * ones + more, sampling)
+        likelihood = NormalLikelihood(curvature @ solved, pull)
+        found = Evidence(likelihood, noise, more)
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         variance = np.diag(shown @ covariance @ shown)
-        moved = np.abs(mean - around).max()
-        around = mean
+        way = mean - around
+        moved = np.abs(way).max()
+        if near is not None:
+            if last_way @ way < 0:
+                farthest = min(farthest, float(np.linalg.norm(last_way))) / 2
+            way = way * min(1.0, farthest / max(float(np.linalg.norm(way)), 1e-12))
+            last_way = way
+        around = around + way
         if moved < 1e-5:
             break
     return around, covariance, found
@@ -409,14 +436,33 @@ def _about_last(
     )
 
 
-def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = np.inf) -> Matrix:
-    """The curvature regressed on the gradients at their points; `curvature` is its mean before, the rest bounds eigenvalues."""
+def secant(
+    curvature: Matrix,
+    gradients: Gradients,
+    least: float,
+    most: float = np.inf,
+    along: Along | None = None,
+) -> Matrix:
+    """The curvature regressed on the gradients at their points; `curvature` is its mean before, the rest bounds eigenvalues.
+
+    Where it is far less `along` a direction, its error before is less there, too.
+    """
     size = len(curvature)
-    tau = SECANT_ERROR * np.trace(curvature) / size
+    variance = (SECANT_ERROR * np.trace(curvature) / size) ** 2
     weights, points, values = _about_last(gradients, curvature)
     lack = -values - points @ curvature
     weighted = points * weights[:, None]
-    change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
+    told = weighted.T @ points, weighted.T @ lack
+    if along is None:
+        change = np.linalg.solve(told[0] + np.eye(size) / variance, told[1])
+    else:
+        known, wanted = (along.basis.T @ matrix @ along.basis for matrix in told)
+        errors = along.errors(variance, curvature)
+        columns = [
+            np.linalg.solve(known + np.diag(1 / errors[min(place, 1)]), wanted[:, part])
+            for place, part in enumerate((slice(0, 1), slice(1, size)))
+        ]
+        change = along.basis @ np.concatenate(columns, axis=1) @ along.basis.T
     found = curvature + (change + change.T) / 2
     values = np.linalg.eigvalsh(found)
     if least <= values[0] and values[-1] <= most:
@@ -511,11 +557,16 @@ def diagnose(
     noise: float,
     draws: Float[np.ndarray, "draw latent"],
     ones: Float[np.ndarray, "latent output"],
+    halfway: Matrix | None = None,
 ) -> Diagnosis:
-    """Judge a fit by its releases; `draws` are the predictive's, `ones` are the intercepts in theta's coordinates."""
+    """Judge a fit by its releases; `draws` are the predictive's, `ones` are the intercepts in theta's coordinates.
+
+    The gain is by the curvature `halfway` to 0, if it is not the same everywhere.
+    """
     theta = draws.mean(axis=0)
     spread = float(np.trace(curvature @ np.cov(draws.T)))
-    along = theta @ curvature @ ones
-    gain = theta @ curvature @ theta - along @ np.linalg.solve(ones.T @ curvature @ ones, along)
+    mean = curvature if halfway is None else halfway
+    along = theta @ mean @ ones
+    gain = theta @ mean @ theta - along @ np.linalg.solve(ones.T @ mean @ ones, along)
     moved, lack = agreement(gradients, curvature, theta, spread)
     return Diagnosis(float(gain / (gain + spread)), ratio_of(noise, sampling), moved, lack)

@@ -52,6 +52,7 @@ from discreet.methods.newton._algebra import (
     spectrum,
     sure_part,
 )
+from discreet.methods.newton._bend import Along, Bend, Near, NormalRows, between
 from discreet.methods.newton._counts import SHARE_LOST, Counts
 from discreet.methods.newton._plan import (
     BINARY,
@@ -97,6 +98,10 @@ from discreet.privacy.report import (
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
 LARGEST_STEP = 2.0  # standard deviations of the predictor
+STEP_ROUNDS = 8
+STEP_TRUST = 0.6
+"""Of steps of a logistic fit, whose curvature is known to change: rounds, and how much less a gradient far away counts."""
+OUTWARD = 0.5  # of the coefficients' length: how far its change counts for intervals
 _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
 HIDDEN_SPREAD = 0.02
@@ -607,10 +612,31 @@ class _Newton:
         self.most = 4 * self.num_rows * self.weight * start
         self.curvature = self._freed(self.most * np.diag(np.tile(self.fill, plan.outputs)))
         self.sampling = self.weight * self.typical_weight * self.curvature
+        self.measured_at = self.theta
+        self.rows = self._normal_rows() if plan.family == BINARY else None
         if self.counts is not None:
             lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
             self.bias = lost * self.reach / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
+
+    def _normal_rows(self) -> NormalRows:
+        """A normal distribution with the rows' moments."""
+        constant = self.back[:, 0]
+        moments = 4 * self.fill
+        mean = moments * constant / (moments @ constant**2)
+        covariance = np.diag(moments) - np.outer(moments * constant, mean)
+        known = self.back @ self.known
+        way = covariance @ known
+        return NormalRows(
+            self.free.T @ mean,
+            self._freed(covariance),
+            float(mean @ known),
+            self.free.T @ way,
+            float(known @ way),
+        )
+
+    def _along(self, theta: Vector) -> Along | None:
+        return None if self.rows is None else self.rows.along(theta)
 
     def _held_back(self) -> Bool[np.ndarray, " feature"]:
         """Features with bounds so far from their mean that a row there counts less than half, were all others at their mean."""
@@ -660,14 +686,16 @@ class _Newton:
             self.points.append(self.theta)
             self.values.append(self.free.T @ found * self.bound)
             self.sigma = noise * self.bound
+            gradients = self.gradients
+            bend = self.bend(self.curvature, sampling) if step < 3 else self.improved(sampling)
             guess, self.spread, _ = settle(
-                self.gradients,
-                self.curvature if step < 3 else self.improved(),
+                gradients,
+                bend.curvature,
                 sampling,
                 self.prior,
                 self.theta,
                 num_scales=len(SCALES),
-                rounds=4,
+                **self._of_step(bend, gradients),
             )
             way = guess - self.theta
             # A length of 1 in theta is two standard deviations of the predictor.
@@ -683,12 +711,30 @@ class _Newton:
         """Those released so far."""
         return Gradients(np.array(self.points), np.array(self.values), self.sigma)
 
-    def improved(self) -> Matrix:
+    def _of_step(self, bend: Bend, gradients: Gradients) -> dict[str, Any]:
+        """Rounds, trust and what changes on the way, of `settle`."""
+        if self.rows is None:
+            return {"rounds": 4}
+        near = functools.partial(bend.near, gradients=gradients, inward=True)
+        return {"rounds": STEP_ROUNDS, "trust": STEP_TRUST, "near": near}
+
+    def bend(self, curvature: Matrix, sampling: Matrix) -> Bend:
+        """A curvature at the point where it was measured, and elsewhere."""
+        return Bend(self.rows, self.measured_at, curvature, sampling)
+
+    def improved(self, sampling: Matrix) -> Bend:
         """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
         points = np.array(self.points[self.since :])
         later = Gradients(points, np.array(self.values[self.since :]), self.sigma)
-        most = max(self.most, float(np.linalg.eigvalsh(self.curvature)[-1]))
-        return secant(self.curvature, later, LEAST_CURVATURE * self.most, most)
+        near = self.bend(self.curvature, sampling).near(points[-1], later)
+        values = np.linalg.eigvalsh(near.curvature)
+        most = max(self.most, float(values[-1]))
+        least = LEAST_CURVATURE * self.most
+        along = self._along(points[-1])
+        if along is not None:
+            least = min(least, 0.3 * float(values[0]))
+        curvature = secant(near.curvature, near.gradients, least, most, along)
+        return Bend(self.rows, points[-1], curvature, near.sampling)
 
     def _surely(self) -> Matrix:
         """The curvature of intervals; where the noise hides columns' spreads, less in directions in which it may be noise.
@@ -703,6 +749,7 @@ class _Newton:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
         plan = self.plan
         self.since = len(self.points)
+        before_at, self.measured_at = self.measured_at, self.theta
         most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
             spread = min(1.5, self._spread_of_predictor(self.theta))
@@ -724,6 +771,10 @@ class _Newton:
         sigma = noise * unit
         # A record's products have a norm of at most `unit`, and those of all this trace.
         self.drawn = (1 / plan.pilot - 1) * unit * abs(np.trace(raw)) / len(raw) ** 2
+        expected = Bend(self.rows, before_at, self.curvature, self.sampling).curvature_at(
+            self.theta
+        )
+        along = self._along(self.theta)
         if which == 0:
             share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
             self.least = 0.05 * share * self.most
@@ -732,24 +783,36 @@ class _Newton:
         else:
             # The first one, scaled, counts as far as it is near: what changed by so much on average
             # may have changed by so much in shape.
-            again = np.clip(np.trace(raw) / np.trace(self.products), 0.1, 3)
-            self.least *= min(again, 1.0)
-            before, its_sigma = again * self.measured[0], again * self.measured[1]
-            changed = again * (1 - again) * np.trace(self.products) / len(raw)
+            turned = np.eye(len(raw)) if self.rows is None else between(self.curvature, expected)
+            before = turned @ self.measured[0] @ turned
+            again = np.clip(np.trace(raw) / np.trace(turned @ self.products @ turned), 0.1, 3)
+            in_all = np.clip(np.trace(raw) / np.trace(self.products), 0.1, 3)
+            self.least *= min(in_all, 1.0)
+            before, its_sigma = again * before, in_all * self.measured[1]
+            changed = in_all * (1 - in_all) * np.trace(self.products) / len(raw)
             part = sigma**2 / (sigma**2 + its_sigma**2 + changed**2)
             raw = raw + part * (before - raw)
             sigma *= np.sqrt(1 - part)
         self.measured = raw, sigma
+
         # Where the noise hides directions, steps are best by one mean curvature. Intervals must not
         # believe it.
-        self.products = rebuilt(
-            raw, lambda values: np.clip(gathered(values, sigma), self.least, self.most)
+        def by_mean(raw: Matrix) -> Matrix:
+            return rebuilt(
+                raw, lambda values: np.clip(gathered(values, sigma), self.least, self.most)
+            )
+
+        def seen(raw: Matrix) -> Matrix:
+            values, vectors = spectrum(raw, sigma, self.least, farthest=0.0)
+            return (vectors * np.minimum(values, self.most)) @ vectors.T
+
+        self.products, uncertain = (
+            rule(raw) if along is None else along.denoised(raw, sigma, expected, rule)
+            for rule in (by_mean, seen)
         )
-        values, vectors = spectrum(raw, sigma, self.least, farthest=0.0)
-        seen = (vectors * np.minimum(values, self.most)) @ vectors.T
         self.sampling = self.weight * self.typical_weight * self.products
         self.curvature = self._of_levels(self.products, reach, most)
-        self.uncertain = self._of_levels(seen, reach, most)
+        self.uncertain = self._of_levels(uncertain, reach, most)
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
@@ -814,33 +877,70 @@ class _Newton:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
         plan = self.plan
         size = len(self.theta)
-        curvature = self.improved()
+        bend = self.improved(self.sampling)
+        curvature = bend.curvature
         gradients = self.gradients
         error = 1 / (self.measured[1] ** -2.0 + 1 / (0.1 * np.trace(curvature) / size) ** 2)
         error += self.drawn
 
+        along = self._along(self.last)
+
         def extra(distance: Vector, spread: Vector) -> Matrix:
+            if along is not None:
+                errors = along.errors(error, curvature)
+                there = np.square(along.basis).T @ (distance + spread)
+                return (along.basis * (errors @ there)) @ along.basis.T
             return (self.bias**2 / size + error * float((distance + spread).sum())) * np.eye(size)
 
         fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
-        likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=np.diag(self.spread))
+        likely, _, found = fit(
+            self.last,
+            num_scales=4,
+            extra=extra,
+            spread=np.diag(self.spread),
+            near=None
+            if self.rows is None
+            else functools.partial(bend.near, gradients=gradients, inward=True),
+        )
         draws = self.prior.draws(found.likelihood, rng)
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which
         # would make them too narrow.
+        surely = self.bend(self._surely(), self.sampling)
+        prior = self.stated_prior.matrix(1.0)
+        there = self._along(likely)
+
+        def moved(around: Vector) -> Vector:
+            """As far as the curvature may change: what the noise hides makes coefficients large, and so the curvature small."""
+            if there is None:
+                return likely
+            way = there.basis[:, 0]
+            most = OUTWARD * abs(way @ likely)
+            return likely + np.clip(way @ (around - likely), -most, most) * way
+
+        def near(around: Vector) -> Near:
+            return surely.near(moved(around), gradients)
+
+        def outward(around: Vector, noise: Matrix, sampling: Matrix) -> Vector:
+            return surely.outward(moved(around), noise, sampling, prior)
+
         stated = functools.partial(
             settle,
             gradients,
-            self._surely(),
+            surely.curvature,
             self.sampling,
             self.stated_prior,
             rounds=20,
             trust=WARY,
+            near=None if self.rows is None else near,
+            outward=None if there is None else outward,
         )
-        mean, covariance, _ = stated(
-            likely, extra=lambda distance, spread: found.extra * np.eye(size)
-        )
+        mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.more)
         ones = self.free.T @ np.kron(np.eye(plan.outputs), self.back[:, :1])
-        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
+        middle = draws.mean(axis=0)
+        last = bend.near(middle, gradients)
+        noise = found.noise + found.extra
+        halfway = bend.curvature_at(middle / 2)
+        said = diagnose(last.gradients, last.curvature, last.sampling, noise, draws, ones, halfway)
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
         to = to @ self.free
         covariance = to @ covariance @ to.T
