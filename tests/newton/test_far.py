@@ -10,7 +10,13 @@ import pytest
 
 import discreet as dp
 from discreet.methods.inference import latents_of, take_apart
-from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
+from discreet.methods.newton._algebra import known_less
+from discreet.methods.newton._far import (
+    decided_by,
+    pulls_from_far,
+    scales_of_squares,
+    span_of,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -76,6 +82,19 @@ def test_latents_whose_gradients_grow_without_limit_are_decided_far_out(
     pulls = pulls_from_far(latents, np.zeros(size))
     found = decided_by(pulls, np.eye(size), np.ones(size))
     assert {name for (name, _), far in zip(latents.touched, found, strict=True) if far} == decided
+    scales = [latents.touched[place][0] for place in scales_of_squares(pulls)]
+    assert scales == ["sigma"] * (likelihood is normal)
+
+
+def test_a_coordinate_that_is_known_less_is_wider_and_moved() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    precision, mean = root @ root.T, rng.normal(size=4)
+    wider, pull = known_less(precision, precision @ mean, 2, 0.3, 0.5)
+    there = np.eye(4)[2]
+    expected = np.linalg.inv(precision) + 0.5**2 * np.outer(there, there)
+    np.testing.assert_allclose(np.linalg.inv(wider), expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(np.linalg.solve(wider, pull), mean - 0.3 * there, rtol=1e-8)
 
 
 def test_the_few_directions_of_records_far_out() -> None:

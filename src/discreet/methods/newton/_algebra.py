@@ -510,6 +510,16 @@ def hides(kept: float, ratio: float) -> bool:
     return kept < KEPT and ratio > HIDING
 
 
+def known_less(
+    precision: Matrix, pull: Vector, place: int, moved: float, deviation: float
+) -> tuple[Matrix, Vector]:
+    """A normal likelihood whose estimate of one coordinate is too large by Normal(moved, deviation^2)."""
+    own = precision[place]
+    left = 1 / (1 + deviation**2 * own[place])
+    wider = precision - deviation**2 * left * np.outer(own, own)
+    return wider, pull - own * left * (deviation**2 * pull[place] + moved)
+
+
 def is_settled(moved: float, lack: float) -> bool:
     """True if more gradients would hardly move the estimate, and agree with the curvature."""
     return lack <= 3 and moved <= 0.5

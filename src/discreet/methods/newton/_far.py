@@ -23,6 +23,8 @@ NEARER = 1e3
 FARTHER = 1e5
 GROWING = 0.05
 """The least power of the distance by which a gradient grows without limit: 2 for a normal's scale, 0.1 for a Student t's nu."""
+ALONE, SQUARED = 0.99, 1.5
+"""Share of a pull that is one latent's, and the power of the distance above which it is a square's."""
 SPANNED = 0.9  # share of the pulls, of unit length, in the directions that are kept
 DECIDED = 0.3  # of the most that any latent is moved, in its standard deviations
 
@@ -79,6 +81,14 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                     if far > 0 and far >= near * (FARTHER / NEARER) ** GROWING:
                         found.append(pulls[1][None])
     return np.concatenate(found)
+
+
+def scales_of_squares(pulls: Float[np.ndarray, "record touched"]) -> list[int]:
+    """Places of the latents that such records pull alone, by the square of their distance: log scales of normal residuals."""
+    lengths = np.linalg.norm(pulls, axis=1)
+    alone = np.abs(pulls).max(axis=1, initial=0.0) > ALONE * lengths
+    places = np.abs(pulls[alone & (lengths > FARTHER**SQUARED)]).argmax(axis=1)
+    return sorted(set(places.tolist()))
 
 
 def decided_by(

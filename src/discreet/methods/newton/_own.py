@@ -61,6 +61,7 @@ from discreet.methods.newton._algebra import (
     agreement,
     hard,
     is_settled,
+    known_less,
     least_ratio,
     lowered,
     ratio_of,
@@ -73,7 +74,7 @@ from discreet.methods.newton._algebra import (
     sure_part,
 )
 from discreet.methods.newton._blocks import Blocks
-from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
+from discreet.methods.newton._far import decided_by, pulls_from_far, scales_of_squares, span_of
 from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, Lengths
 from discreet.methods.newton._model import (
     EDGES,
@@ -122,6 +123,8 @@ FAINT = 0.3
 MADE_OF_NOISE = 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
 BLURRED = 0.4  # deviations by which a scale may be too large for the errors of all others, where the verdict names it
+MOVED, DOUBTED = 1.5, 2.0
+"""A log scale of residuals is larger by so much of half their mean square, with such a standard deviation."""
 FAINTLY = 0.4  # share of a latent's variance in such directions, where the verdict names it
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
@@ -760,6 +763,9 @@ class _Fit:
         )
         precision = back.T @ found.likelihood.precision @ back
         pull = back.T @ found.likelihood.pull
+        blur = self._blur(covariance)
+        for place in scales_of_squares(self.far):
+            precision, pull = known_less(precision, pull, place, MOVED * blur, DOUBTED * blur)
         whole = np.linalg.inv(self.prior.covariance)
         linear = whole @ self.prior.mean
         linear[:size] += pull
@@ -831,12 +837,12 @@ class _Fit:
         deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
         moves = self.to @ np.linalg.solve(self._nowhere_flat, self.to.T)
         decided = decided_by(self.far, moves, deviations)
-        # The errors of all others add up in the residuals: a log scale is larger by half of their
-        # mean square.
-        blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
-        return np.array(
-            [decided & (self.unseen > UNSEEN_FAR), decided & (blur > BLURRED * deviations)]
-        )
+        blurred = decided & (self._blur(covariance) > BLURRED * deviations)
+        return np.array([decided & (self.unseen > UNSEEN_FAR), blurred])
+
+    def _blur(self, covariance: Matrix) -> float:
+        """Half of the mean square that the errors of all latents add to residuals, by which a log scale is larger."""
+        return float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
 
     def _faint(self, covariance: Matrix) -> Bool[np.ndarray, " touched"]:
         """`Signs.faint`; `covariance` is the posterior's."""
