@@ -209,6 +209,11 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert effect.held == {"clinic": "b", "region": "north"}
     rows = {"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3, "region": ["north"] * 3}
     assert np.allclose(effect.mean, result.predict(rows).estimate)
+    population = result.marginal_effect("age", num_values=3)
+    assert population.held == {"region": "north"}
+    best = result.predictive
+    log_odds = best["Intercept"] + 50 * best["age"]
+    assert np.allclose(population.mean[1], (1 / (1 + np.exp(-log_odds))).mean())
     by_clinic = result.marginal_effect("clinic")
     assert by_clinic.values == tuple("abcdef")
     # The picture says what the mean is of.

@@ -204,7 +204,8 @@ class OfFormula:
         """Compute the mean of the target along a column, the others being held; at no cost.
 
         Numbers are held at the middle of their bounds, and categories at the first one, unless `at`
-        says otherwise.
+        says otherwise. Effects of groups are 0, the population's, unless a column of the grouping is
+        `column` or in `at`, as in brms.
 
         Args:
             column: A column of the formula's right side.
@@ -227,6 +228,13 @@ class OfFormula:
         held = {name: _usual(x) for name, x in described.items() if name != column} | dict(at or {})
         table = {column: values} | {name: [value] * len(values) for name, value in held.items()}
         rows = design.rows(table, out_of_bounds="refuse", with_target=False)
+        asked = {column, *(at or {})}
+        varying = zip(rows.varying, design.groupings, strict=True)
+        rows = dataclasses.replace(
+            rows, varying=tuple(x * bool(asked & {*grouping.columns}) for x, grouping in varying)
+        )
+        common = {name for term in design.formula.terms.common_terms for name in term.var_names}
+        held = {name: value for name, value in held.items() if name in common | asked}
         estimate, mean = self._means_of(rows, picked(self.draws, random.key(), _DRAWS))
         low, high = np.quantile(mean, ENDS, axis=0)
         many = estimate.ndim == 2
