@@ -252,8 +252,9 @@ class DPNewton:
             better; where a record has a part in several, they are wrong.
         flat: Directions of the unconstrained latents in which no record's likelihood changes, public:
             of each the parts of latents. For effects a and b of crossed groups {"a": 1.0, "b":
-            -1.0}, since records tell of sums of these alone. Nothing is then estimated along them;
-            without, intervals of such effects may miss.
+            -1.0}, since records tell of sums of these alone; of z in `scale * z`, of the product.
+            Nothing is then estimated along them; without, intervals of such effects may miss, and
+            along directions of which records do tell these are lost.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -363,8 +364,7 @@ class DPNewton:
                     )
             leaves = [*map(np.asarray, records.leaves), *survey]
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
-            along = [sorted(direction) for direction in self.flat]
-            options = str((person, max_rows, given, *self.levels, *along))
+            options = str((person, max_rows, given, *self.levels, *blocks.told_of_flat))
             saved.describe(plan=repr(self.plan), options=options, records=saved.digest(leaves))
             fitted = getattr(self.model, "__name__", "A model")
             told = {
