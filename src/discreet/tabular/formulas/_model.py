@@ -202,7 +202,8 @@ def _columns_of(design: Design, rows: Rows) -> dict[str, Float[np.ndarray, "row 
 
 def _spanning(x: Float[np.ndarray, "row column"]) -> Int[np.ndarray, " place"]:
     """Places of as few rows as have all directions of the rows."""
-    _, upper, places = qr((x / np.abs(x).max(axis=0)).T, mode="economic", pivoting=True)
+    parts: Any = qr((x / np.abs(x).max(axis=0)).T, mode="economic", pivoting=True)
+    _, upper, places = parts
     sizes = np.abs(np.diag(upper))
     return places[: len(sizes)][sizes > FLAT * sizes[0]]
 
