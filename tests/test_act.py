@@ -479,8 +479,13 @@ OF_MODELS: dict[str, Callable[..., Any]] = {
 
 
 def test_a_model_with_an_improper_prior_is_refused_and_not_fitted_in_steps() -> None:
-    with pytest.raises(ValueError, match="Give it a proper prior"):
-        dp.fit(flat, X, epsilon=1.0)
+    def tuned_too(x: Any) -> None:
+        numpyro.param("shift", 0.0)
+        flat(x)
+
+    for program in (flat, tuned_too):
+        with pytest.raises(ValueError, match="Give it a proper prior"):
+            dp.fit(program, X, epsilon=1.0)
 
 
 REFUSED = (

@@ -182,6 +182,27 @@ def test_along_what_is_called_flat_no_record_says_anything(
     np.testing.assert_allclose(gradients @ directions, 0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "varying", ["1 + I(x > 2.8)", "I(x > 2.8)", "1 + I(n == 7)", "x + maximum(x, 2.9)"]
+)
+def test_what_few_numbers_tell_is_not_called_flat(varying: str) -> None:
+    """Of 20 levels some lack x > 2.8 where it is spread evenly: intervals of such effects were the prior's, and missed."""
+    levels = "|".join(f"c{place}" for place in range(20))
+    schema = dp.tables.schema_from_bounds(f"k=0|1,x=-1:3,n=0..50,c={levels},d=a|b|c")
+    assert flat_of(Design(f"k ~ ({varying} | c)", schema, "bernoulli", None)) == []
+    crossed = Design(f"k ~ ({varying} | c) + (1 | d)", schema, "bernoulli", None)
+    assert len(flat_of(crossed)) == 1
+
+
+def test_of_more_latents_than_are_fitted_none_is_looked_at(monkeypatch: Any) -> None:
+    """Of 2,500 levels it took 3 GB, and then the fit was refused."""
+    levels = "|".join(f"c{place}" for place in range(513))
+    schema = dp.tables.schema_from_bounds(f"k=0|1,c={levels}")
+    design = Design("k ~ (1 | c)", schema, "bernoulli", None)
+    monkeypatch.setattr(Design, "even_rows", None)
+    assert flat_of(design) == []
+
+
 def test_without_a_row_of_each_level_nothing_is_called_flat(monkeypatch: Any) -> None:
     schema = dp.tables.schema_from_bounds("k=0|1,c=a|b|c|d,d=a|b|c")
     design = Design("k ~ (1 | c) + (1 | c:d)", schema, "bernoulli", None)

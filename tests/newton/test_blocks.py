@@ -202,6 +202,32 @@ def test_where_the_likelihood_is_flat_the_prior_decides() -> None:
         assert total.std() < 0.2
 
 
+def test_a_direction_that_is_not_flat_is_noticed() -> None:
+    """All that records say of the sums of a and b lies along it: the verdict did not say that it was left out."""
+    plan = ModelPlan.calibrate(epsilon=1.0, delta=1e-6, num_records=5_000)
+    options: dict[str, Any] = {"seed": 0, "levels": ["a", "b"]}
+    table = crossed_table()
+    wrong = fit_invented_model(crossed, table, plan, flat=[{"a": 1.0, "b": 1.0}], **options)
+    assert wrong.statement.use == "not usable"
+    assert "changes along directions that flat names" in wrong.statement.use_reason
+    right = fit_invented_model(crossed, table, plan, flat=[{"a": 1.0, "b": -1.0}], **options)
+    assert right.statement.use == "for its coefficients"
+
+
+def test_a_checkpoint_is_of_its_flat_directions() -> None:
+    """Its releases are at points that follow from these: with others they were taken for those of other points."""
+    latents = latents_of_rows(crossed, crossed_table())
+
+    def told(*flat: dict[str, Any]) -> tuple[str, ...]:
+        return Blocks.of(latents, ["a", "b"], flat).told_of_flat
+
+    assert told() == ()
+    one, other = {"a": 1.0, "b": -1.0}, {"a": np.arange(6.0)}
+    assert told(one) == told({"a": -2.0, "b": np.full(8, 2.0)})
+    assert told(one) != told({"a": 1.0, "b": 1.0})
+    assert told(one, other) == told(other, {"a": 1.0 + np.arange(6.0), "b": -1.0})
+
+
 def test_directions_must_be_of_latents_that_records_touch() -> None:
     latents = latents_of_rows(crossed, crossed_table())
     for flat, says in (

@@ -59,12 +59,13 @@ def objective_of_points(
     objective, psi, start_key = Objective.of(
         records, key, model=model, guide=PointGuide(model), **made_of
     )
+    # First: what is below is fitted in steps instead, and at full cost.
+    _check_priors(objective)
     if objective.structure.model_params:
         raise NoPointError(
             "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
             "site with a proper prior, or fit the model by DPSVI."
         )
-    _check_priors(objective)
     if objective.uses_key:
         raise NoPointError(
             "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "

@@ -22,6 +22,7 @@ from discreet.methods.newton._lengths import Lengths as Lengths
 from discreet.methods.newton._model import EDGES as EDGES
 from discreet.methods.newton._model import NUM_BINS as NUM_BINS
 from discreet.methods.newton._model_plan import ModelPlan as ModelPlan
+from discreet.methods.newton._own import MOST_LATENTS as MOST_LATENTS
 from discreet.methods.newton._own import DPNewton as DPNewton
 from discreet.methods.newton._own import DPNewtonResult as DPNewtonResult
 from discreet.methods.newton._own import refuse_others as refuse_others

@@ -96,6 +96,18 @@ class Blocks:
         """Directions in which no record's likelihood changes."""
         return np.zeros((self.size, 0)) if self.directions is None else self.directions
 
+    @property
+    def told_of_flat(self) -> tuple[str, ...]:
+        """What tells these directions from others, whatever is their order and basis; none of none."""
+        if not self.flat.size:
+            return ()
+        along, _ = np.linalg.qr(self.flat)
+        rng = np.random.default_rng(0)
+        # Numbers in few digits: other machines may round the last ones otherwise.
+        return tuple(
+            f"{np.square(along.T @ rng.standard_normal(self.size)).sum():.6g}" for _ in range(2)
+        )
+
     @functools.cached_property
     def others(self) -> Bool[np.ndarray, " latent"]:
         """True for coordinates that are no effects of groups."""

@@ -35,6 +35,7 @@ import numpy as np
 import numpyro
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray
+from scipy.special import chdtri
 from tqdm.auto import tqdm
 
 from discreet._collector import uncollected
@@ -100,6 +101,8 @@ from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit
 
 MOST_LATENTS = 512
+BY_CHANCE = 1e-9
+"""How often noise alone may say that directions are not flat."""
 # in standard deviations of one record: a step moves the log density by half its square
 LARGEST_STEP = 1.5
 FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
@@ -255,8 +258,9 @@ class DPNewton:
             better; where a record has a part in several, they are wrong.
         flat: Directions of the unconstrained latents in which no record's likelihood changes, public:
             of each the parts of latents. For effects a and b of crossed groups {"a": 1.0, "b":
-            -1.0}, since records tell of sums of these alone. Nothing is then estimated along them;
-            without, intervals of such effects may miss.
+            -1.0}, since records tell of sums of these alone; of z in `scale * z`, of the product.
+            Nothing is then estimated along them; without, intervals of such effects may miss, and
+            along directions of which records do tell these are lost.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -366,8 +370,7 @@ class DPNewton:
                     )
             leaves = [*map(np.asarray, records.leaves), *survey]
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
-            along = [sorted(direction) for direction in self.flat]
-            options = str((person, max_rows, given, *self.levels, *along))
+            options = str((person, max_rows, given, *self.levels, *blocks.told_of_flat))
             saved.describe(plan=repr(self.plan), options=options, records=saved.digest(leaves))
             fitted = getattr(self.model, "__name__", "A model")
             told = {
@@ -506,6 +509,7 @@ class _Fit:
         self.short = 1.0
         self.improved = np.eye(self.size)
         self.shown = np.eye(self.size)
+        self.along: list[float] = []
         self.curvature_sigma = np.inf
         self.clipped = 0.0
         self.missing = 0.0
@@ -675,6 +679,7 @@ class _Fit:
                 continue
             found, sigma = self.releases("gradients", self._public)
             points.append(theta)
+            self.along.append(float(np.square(found - self.shown @ found).sum() / sigma**2))
             values.append(self.shown @ found * self.reach + self.lost.given * self.lean)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
@@ -808,6 +813,7 @@ class _Fit:
             far_out=far_out,
             blurred=blurred,
             faint=self._faint(covariance),
+            sloped=self._is_sloped(),
         )
         return DPNewtonResult(
             draws={
@@ -823,6 +829,11 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*verdict(signs)),
         )
+
+    def _is_sloped(self) -> bool:
+        """`Signs.sloped`. Along flat directions gradients are noise alone, whose squares have a known distribution."""
+        freedom = len(self.along) * self.blocks.flat.shape[1]
+        return freedom > 0 and sum(self.along) > chdtri(freedom, BY_CHANCE)
 
     def _least_fit(self) -> float:
         """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""

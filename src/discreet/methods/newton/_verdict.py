@@ -43,6 +43,8 @@ class Signs:
         far_out: Coordinates that records far out decide, of the same.
         blurred: Those of scales, which the errors of all others make larger.
         faint: Coordinates in whose variance such directions prevail as records say little about.
+        sloped: Whether gradients were released that the noise does not explain, along directions
+            that are said to be flat.
     """
 
     ratio: float
@@ -58,6 +60,7 @@ class Signs:
     far_out: Bool[np.ndarray, " touched"]
     blurred: Bool[np.ndarray, " touched"]
     faint: Bool[np.ndarray, " touched"]
+    sloped: bool = False
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
         """Some coordinates, in words."""
@@ -83,6 +86,11 @@ def _of_all(signs: Signs) -> tuple[str, str]:
     """The same if all records count."""
     hidden = int((signs.learned < LEARNED).sum())
     size = len(signs.learned)
+    if signs.sloped:
+        return NOT_USABLE, (
+            "the likelihood changes along directions that flat names, so what records say along these was left out, and the "
+            "intervals are wrong. Name directions in which no record's likelihood changes"
+        )
     if signs.lack > LOST:
         return NOT_USABLE, (
             "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "

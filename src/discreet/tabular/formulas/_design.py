@@ -249,10 +249,15 @@ class Design:
 
     # The template.
 
-    def _template(self, num_rows: int = NUM_ROWS) -> pandas.DataFrame:
+    def _template(
+        self,
+        num_rows: int = NUM_ROWS,
+        seed: int = 0,
+        like: Int[np.ndarray, " place"] | None = None,
+    ) -> pandas.DataFrame:
         import pandas
 
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         frame = {}
         for column in self.schema.columns:
             if column.bounds is None:
@@ -263,6 +268,12 @@ class Design:
                 low, high = column.limits
                 cells = np.resize(np.arange(low, high + 1), num_rows)
             frame[column.name] = self._cells(column, rng.permutation(cells))
+        if like is not None:
+            first = self._template(num_rows)
+            places = rng.permutation(np.resize(like, num_rows))
+            for column in self.schema.columns:
+                if column.bounds is not None:
+                    frame[column.name] = first[column.name].to_numpy()[places]
         return pandas.DataFrame(frame)
 
     @staticmethod
@@ -542,9 +553,20 @@ class Design:
             data, [absent[name] for name in self._indicators], y, beside, present, weights
         )
 
-    def even_rows(self, num_rows: int = NUM_ROWS) -> Rows:
-        """Artificial rows, spread evenly over bounds and categories, without a target. Public."""
-        template = self._template(num_rows)
+    def even_rows(
+        self,
+        num_rows: int = NUM_ROWS,
+        seed: int = 0,
+        like: Int[np.ndarray, " place"] | None = None,
+    ) -> Rows:
+        """Artificial rows, spread evenly over bounds and categories, without a target. Public.
+
+        Args:
+            num_rows: How many.
+            seed: Seed of which cells are in one row.
+            like: Places of rows of seed 0, whose numbers these rows have. None: numbers are spread.
+        """
+        template = self._template(num_rows, seed, like)
         size = len(template)
         return self._rows_of(template, [], None, self._beside(template), np.ones(size, bool), None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.linalg import qr
 
-from discreet.methods.newton import label
+from discreet.methods.newton import MOST_LATENTS, label, one_thread
 from discreet.privacy import random
 from discreet.tabular.formulas._design import NUM_ROWS, Design, Rows
 from discreet.tabular.models import NUM_BANDS, Family
@@ -137,36 +139,36 @@ def flat_of(design: Design) -> list[dict[str, np.ndarray]]:
     if not groupings:
         return []
     size = len(design.kept) + sum(len(x.levels) * len(x.terms) for x in groupings)
-    rows = design.even_rows(max(NUM_ROWS, ROWS_PER_LATENT * size))
-    columns = {}
-    if len(design.kept):
-        columns["weights"] = features(design, rows)
-    if design.family.name == "cumulative":
-        columns["first"] = np.full((len(rows.x), 1), -1.0)
-    elif not any(-1 in grouping.absorbed for grouping in groupings):
-        columns["intercept"] = np.ones((len(rows.x), 1))
-    for number, grouping in enumerate(groupings):
-        varying = (rows.varying[number] - design.middles[number]) / design.halves[number]
-        own = np.zeros((len(rows.x), len(grouping.levels), len(grouping.terms)))
-        own[np.arange(len(own)), rows.groups[number]] = varying
-        if not own.any(axis=0).all():
+    if size > MOST_LATENTS:
+        return []  # the fit refuses it, before anything as large as these rows is made
+    number = max(NUM_ROWS, ROWS_PER_LATENT * size)
+    even = design.even_rows(number)
+    # Where numbers are spread evenly, a level may lack those that a column tells of, as ages above
+    # 85, and what it tells would be called flat. So each has those that tell of all columns, too.
+    told = [_spanning(x) for x in even.varying if x.shape[1] > 1]
+    with one_thread():
+        gram: Any = 0.0
+        for rows in (even, *(design.even_rows(number, 1, places) for places in told)):
+            columns = _columns_of(design, rows)
+            whole = np.concatenate([x.reshape(len(x), -1) for x in columns.values()], axis=1)
+            gram = gram + whole.T @ whole
+        shapes = {name: x.shape[1:] for name, x in columns.items()}
+        lengths = np.sqrt(np.diag(gram))
+        # Of what no artificial row has, as a missing cell, directions have no part.
+        there = lengths > 0
+        if not there[-sum(len(x.levels) * len(x.terms) for x in groupings) :].all():
             # Along a direction without that level its records would say something.
             return []
-        columns[f"effects_{number}"] = own
-    whole = np.concatenate([x.reshape(len(x), -1) for x in columns.values()], axis=1)
-    lengths = np.linalg.norm(whole, axis=0)
-    # Of what no artificial row has, as a missing cell, directions have no part.
-    there = lengths > 0
-    whole = whole[:, there] / lengths[there]
-    values, vectors = np.linalg.eigh(whole.T @ whole)
+        lengths = lengths[there]
+        values, vectors = np.linalg.eigh(gram[np.ix_(there, there)] / np.outer(lengths, lengths))
     found = []
     for vector in vectors[:, values < FLAT].T:
         direction = np.zeros(len(there))
-        direction[there] = vector / lengths[there]
+        direction[there] = vector / lengths
         parts = {}
-        for name, column in columns.items():
-            count = column[0].size
-            parts[name] = direction[:count].reshape(column.shape[1:])
+        for name, shape in shapes.items():
+            count = math.prod(shape)
+            parts[name] = direction[:count].reshape(shape)
             direction = direction[count:]
         if "first" in parts:
             parts["first"] = parts["first"][0]
@@ -178,6 +180,32 @@ def flat_of(design: Design) -> list[dict[str, np.ndarray]]:
             ones = np.eye(design.family.num_classes - 1)
             found += [{name: part[..., None] * one for name, part in parts.items()} for one in ones]
     return found
+
+
+def _columns_of(design: Design, rows: Rows) -> dict[str, Float[np.ndarray, "row ..."]]:
+    """What the predictor has of each latent in each row."""
+    size = len(rows.x)
+    found = {}
+    if len(design.kept):
+        found["weights"] = features(design, rows)
+    if design.family.name == "cumulative":
+        found["first"] = np.full((size, 1), -1.0)
+    elif not any(-1 in grouping.absorbed for grouping in design.groupings):
+        found["intercept"] = np.ones((size, 1))
+    for number, grouping in enumerate(design.groupings):
+        varying = (rows.varying[number] - design.middles[number]) / design.halves[number]
+        own = np.zeros((size, len(grouping.levels), len(grouping.terms)))
+        own[np.arange(size), rows.groups[number]] = varying
+        found[f"effects_{number}"] = own
+    return found
+
+
+def _spanning(x: Float[np.ndarray, "row column"]) -> Int[np.ndarray, " place"]:
+    """Places of as few rows as have all directions of the rows."""
+    parts: Any = qr((x / np.abs(x).max(axis=0)).T, mode="economic", pivoting=True)
+    _, upper, places = parts
+    sizes = np.abs(np.diag(upper))
+    return places[: len(sizes)][sizes > FLAT * sizes[0]]
 
 
 def prior_of(design: Design) -> dict[str, np.ndarray]:
