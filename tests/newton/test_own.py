@@ -653,7 +653,7 @@ def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
     """Of 100 that lie between C / 4 and C, 30 pull one way. Given back are 1.8 times that share, and never more than all."""
     fit = object.__new__(_own._Fit)
     fit.size, fit.reach, fit.short, fit.between = 2, 4.0, 4.0, 100.0
-    fit.to, fit.at = np.eye(2), np.zeros(2)
+    fit.to, fit.at, fit.shown = np.eye(2), np.zeros(2), np.eye(2)
     none, along, across = np.zeros((0, 2)), np.array([[1e6, 0]]), np.array([[0, 1e6]])
     for far, pull, share in (
         (none, -30.0, 0.54),

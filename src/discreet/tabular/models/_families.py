@@ -292,11 +292,15 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
             nothing = np.exp(-rate)
         return rate / (1 - nothing) * (1 - _column(latents["zero"]))
 
+    def told_by(draws: Latents, num_records: int) -> dict[str, float]:
+        told = _told(draws, num_records)
+        return {"zero": told, "concentration": told} if scattered else {"zero": told}
+
     words = "a coefficient is a difference of log means of the distribution that counts above 0 are cut from"
     others = f"{SCATTER}, share of zeros Beta(1, 1)" if scattered else "share of zeros Beta(1, 1)"
     new = {
         "target": target,
-        "told_by": lambda draws, num_records: {"zero": _told(draws, num_records)},
+        "told_by": told_by,
         "name": name,
         "coefficient": words,
         "others": others,
