@@ -751,12 +751,9 @@ def _jitted(
 
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if jaxlib.version.__version__ == "0.10.2":
-    # The older code for fusions, which compiles faster; one module for LLVM in place of some for
-    # its threads, which takes a sixth less of the processor's time and runs faster, too; no passes
-    # but the usual ones. Other releases of jaxlib may refuse the options.
+    # The older code for fusions, which compiles faster. Other releases of jaxlib may refuse the
+    # option.
     _QUICKLY["xla_cpu_use_fusion_emitters"] = False
-    _QUICKLY["xla_cpu_parallel_codegen_split_count"] = 1
-    _QUICKLY["xla_llvm_disable_expensive_passes"] = True
 
 
 _Key = TypeVar("_Key")
