@@ -417,7 +417,8 @@ def settle(
                 farthest = min(farthest, float(np.linalg.norm(last_way))) / 2
             way = way * min(1.0, farthest / max(float(np.linalg.norm(way)), 1e-12))
             last_way = way
-        around = around + way
+            mean = around + way
+        around = mean
         if moved < 1e-5:
             break
     return around, covariance, found
