@@ -892,10 +892,14 @@ class _Newton:
                 return (along.basis * (errors @ there)) @ along.basis.T
             return (self.bias**2 / size + error * float((distance + spread).sum())) * np.eye(size)
 
-        fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
-        likely, _, found = fit(
+        likely, _, found = settle(
+            gradients,
+            curvature,
+            self.sampling,
+            self.prior,
             self.last,
             num_scales=4,
+            rounds=20,
             extra=extra,
             spread=np.diag(self.spread),
             near=None
@@ -903,38 +907,7 @@ class _Newton:
             else functools.partial(bend.near, gradients=gradients, inward=True),
         )
         draws = self.prior.draws(found.likelihood, rng)
-        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which
-        # would make them too narrow.
-        surely = self.bend(self._surely(), self.sampling)
-        prior = self.stated_prior.matrix(1.0)
-        there = self._along(likely)
-
-        def moved(around: Vector) -> Vector:
-            """As far as the curvature may change: what the noise hides makes coefficients large, and so the curvature small."""
-            if there is None:
-                return likely
-            way = there.basis[:, 0]
-            most = OUTWARD * abs(way @ likely)
-            return likely + np.clip(way @ (around - likely), -most, most) * way
-
-        def near(around: Vector) -> Near:
-            return surely.near(moved(around), gradients)
-
-        def outward(around: Vector, noise: Matrix, sampling: Matrix) -> Vector:
-            return surely.outward(moved(around), noise, sampling, prior)
-
-        stated = functools.partial(
-            settle,
-            gradients,
-            surely.curvature,
-            self.sampling,
-            self.stated_prior,
-            rounds=20,
-            trust=WARY,
-            near=None if self.rows is None else near,
-            outward=None if there is None else outward,
-        )
-        mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.more)
+        mean, covariance = self._stated(likely, found.more)
         ones = self.free.T @ np.kron(np.eye(plan.outputs), self.back[:, :1])
         middle = draws.mean(axis=0)
         last = bend.near(middle, gradients)
@@ -977,6 +950,43 @@ class _Newton:
             plan=self.plan,
             statement=statement.with_use(*use),
         )
+
+    def _stated(self, likely: Vector, more: Matrix) -> tuple[Vector, Matrix]:
+        """Mean and covariance under the stated prior, from the likely point and the other noise there: of intervals."""
+        gradients = self.gradients
+        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which
+        # would make them too narrow.
+        surely = self.bend(self._surely(), self.sampling)
+        prior = self.stated_prior.matrix(1.0)
+        there = self._along(likely)
+
+        def moved(around: Vector) -> Vector:
+            """As far as the curvature may change: what the noise hides makes coefficients large, and so the curvature small."""
+            if there is None:
+                return likely
+            way = there.basis[:, 0]
+            most = OUTWARD * abs(way @ likely)
+            return likely + np.clip(way @ (around - likely), -most, most) * way
+
+        def near(around: Vector) -> Near:
+            return surely.near(moved(around), gradients)
+
+        def outward(around: Vector, noise: Matrix, sampling: Matrix) -> Vector:
+            return surely.outward(moved(around), noise, sampling, prior)
+
+        mean, covariance, _ = settle(
+            gradients,
+            surely.curvature,
+            self.sampling,
+            self.stated_prior,
+            likely,
+            rounds=20,
+            trust=WARY,
+            near=None if self.rows is None else near,
+            outward=None if there is None else outward,
+            extra=lambda distance, spread: more,
+        )
+        return mean, covariance
 
 
 def _use(

@@ -54,6 +54,7 @@ from discreet.methods.inference import (
 from discreet.methods.newton._algebra import (
     DOUBTED_NOISE,
     DOUBTED_SHARE,
+    Evidence,
     Gradients,
     Matrix,
     NormalPrior,
@@ -735,37 +736,9 @@ class _Fit:
         latents = self.latents
         size = self.size
         back = np.linalg.inv(self.to)
-        # An error of the curvature acts as one of its entries, times how far the posterior reaches.
-        # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
-        others = self.blocks.others
-        error = 0.0
-        if others.any():
-            typical = np.diag(self.curvature)[others].mean()
-            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical) ** -2.0)
-        free = back[:, ~self.prior.ruled]
-        among = self.improved @ free @ np.linalg.solve(free.T @ self._nowhere_flat @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
-        widest = WIDEST * float(np.trace(self.covariance))
-        mean = float(np.trace(self.improved)) / size
-        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * mean)
-
-        def extra(distance: Vector, spread: Vector) -> Matrix:
-            far = distance + spread * min(1.0, widest / float(spread.sum()))
-            within = error * float(far[others].sum()) * (among @ among.T)
-            return within + np.diag(self.left * float(far[~others].sum()))
-
-        theta, covariance, found = settle(
-            self.gradients,
-            sure_part(self.improved, doubt),
-            self.sampling + hidden + moved * np.diag(others),
-            self.normal_prior,
-            self.theta,
-            rounds=4,
-            extra=extra,
-            spread=np.diag(self.covariance),
-            shown=self.shown,
-        )
+        theta, covariance, found = self._settled(hidden, moved)
         precision = back.T @ found.likelihood.precision @ back
         pull = back.T @ found.likelihood.pull
         blur = self._blur(covariance)
@@ -828,6 +801,38 @@ class _Fit:
             lack=lack,
             plan=self.plan,
             statement=statement.with_use(*verdict(signs)),
+        )
+
+    def _settled(self, hidden: Matrix, moved: float) -> tuple[Vector, Matrix, Evidence]:
+        """Mean, covariance and evidence of theta, with what clipping hides or moves counted as noise."""
+        # An error of the curvature acts as one of its entries, times how far the posterior reaches.
+        # Not of effects: a hierarchy's scale would fall to zero where noise is overstated.
+        others = self.blocks.others
+        error = 0.0
+        if others.any():
+            typical = np.diag(self.curvature)[others].mean()
+            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * typical) ** -2.0)
+        free = np.linalg.inv(self.to)[:, ~self.prior.ruled]
+        among = self.improved @ free @ np.linalg.solve(free.T @ self._nowhere_flat @ free, free.T)
+        widest = WIDEST * float(np.trace(self.covariance))
+        mean = float(np.trace(self.improved)) / self.size
+        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * mean)
+
+        def extra(distance: Vector, spread: Vector) -> Matrix:
+            far = distance + spread * min(1.0, widest / float(spread.sum()))
+            within = error * float(far[others].sum()) * (among @ among.T)
+            return within + np.diag(self.left * float(far[~others].sum()))
+
+        return settle(
+            self.gradients,
+            sure_part(self.improved, doubt),
+            self.sampling + hidden + moved * np.diag(others),
+            self.normal_prior,
+            self.theta,
+            rounds=4,
+            extra=extra,
+            spread=np.diag(self.covariance),
+            shown=self.shown,
         )
 
     def _is_sloped(self) -> bool:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -682,10 +683,14 @@ def _status(checker: Checker, name: str, value: Value) -> str:
     raise why.kind.refusal(f"{why}.", *chain_of(value.origin), output=name)
 
 
-@functools.lru_cache(maxsize=32)
+_HELD: WeakKeyDictionary[ClosedJaxpr, list[str]] = WeakKeyDictionary()
+
+
 def _held(program: ClosedJaxpr) -> list[str]:
     """The types of the constants that a program holds, found once for all certificates that differ in `Given` values."""
-    return [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
+    if program not in _HELD:
+        _HELD[program] = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
+    return _HELD[program]
 
 
 def _assumptions(
