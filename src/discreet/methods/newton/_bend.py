@@ -192,16 +192,17 @@ class Bend:
 
     @functools.cached_property
     def _computed(self) -> tuple[Matrix, Matrix]:
-        """The computed curvature's root, and what makes the measured one of it."""
+        """What makes the measured curvature of the computed one, and the inverse of a root of the measured one."""
         assert self.rows is not None
         computed = self.rows.curvature(self.at)
-        return np.linalg.cholesky(computed), between(computed, self.curvature)
+        change = between(computed, self.curvature)
+        return change, np.linalg.inv(change @ np.linalg.cholesky(computed))
 
     def curvature_at(self, point: Vector) -> Matrix:
         """The curvature at another point."""
         if self.rows is None:
             return self.curvature
-        change = self._computed[1]
+        change, _ = self._computed
         return change @ self.rows.curvature(point) @ change
 
     def near(self, around: Vector, gradients: Gradients, inward: bool = False) -> Near:
@@ -216,10 +217,10 @@ class Bend:
         rows = self.rows
         if rows is None:
             return Near(self.curvature, self.sampling, gradients)
-        root, change = self._computed
+        change, unrooted = self._computed
         after = rows.curvature(around)
         curvature = change @ after @ change
-        turn = change @ np.linalg.cholesky(after) @ np.linalg.inv(change @ root)
+        turn = change @ np.linalg.cholesky(after) @ unrooted
         sampling = turn @ self.sampling @ turn.T
         steps = around - gradients.points
         places = gradients.points[:, None] + _NODES[:, None] * steps[:, None]
