@@ -38,6 +38,7 @@ from benchmarks import (
     posteriors,
     public_tables,
     shards,
+    simulated_tables,
     synthetic,
     vae,
 )
@@ -232,6 +233,32 @@ def test_public_tables_are_read_in_one_way_and_intervals_hold(
     said = capsys.readouterr().out
     assert said.count("| made up (1,600 × 3) | 3 |") == 2
     assert float(said.split("At ε = 3, ")[1].split()[0]) >= 0.5
+
+
+def test_intervals_of_simulated_tables_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = [
+        "simulated_tables",
+        "--tables",
+        "4",
+        "--columns",
+        "4",
+        "--records",
+        "3000",
+        "--epsilon",
+        "0.3",
+        "3",
+    ]
+    monkeypatch.setattr("sys.argv", how)
+    simulated_tables.main()
+    lines = capsys.readouterr().out.splitlines()
+    cells = [line.split() for line in lines if line.startswith(("binary ", "counts "))]
+    assert len(cells) == 4
+    # Of seeds: the same each time. The noise is less for the larger epsilon.
+    assert all(float(hold) >= 0.8 for _, _, _, _, hold, *_ in cells)
+    assert all(float(cells[i][5]) > 1.2 * float(cells[i + 1][5]) for i in (0, 2))
+    assert lines[3].startswith("binary: mean ")
 
 
 def test_private_posteriors_are_compared_on_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
