@@ -10,7 +10,6 @@ from discreet.privacy.accounting._compare import (
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
-    SharedDpEvent as SharedDpEvent,
     event_from_dict as event_from_dict,
     event_to_dict as event_to_dict,
     pure_event as pure_event,

@@ -3,7 +3,6 @@
 Few profiles need them, so `_events` loads this file where an event asks for one of them.
 """
 
-import abc
 import functools
 import math
 from dataclasses import dataclass
@@ -72,24 +71,8 @@ class PurePair:
         return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
 
 
-class AtomsPair(abc.ABC):
-    """A pair whose loss has finitely many atoms."""
-
-    @abc.abstractmethod
-    def atoms(self) -> tuple[LossNodes, LossLaw]:
-        """The atoms, and the cumulative probabilities below and from each of them on, as of `law_of`."""
-
-    def law(self, loss: Array) -> LossLaw:
-        atoms, law = self.atoms()
-        place = np.searchsorted(atoms.loss, loss, side="right")
-        return LossLaw(*(part[place] for part in law))
-
-    def nodes(self) -> LossNodes:
-        return self.atoms()[0]
-
-
 @dataclass(frozen=True)
-class SelectionPair(AtomsPair):
+class SelectionPair:
     """`count` choices of privacy loss range `width`, each made after the earlier ones, of whatever kind, were seen.
 
     Between two neighbours the losses of one such choice lie in [t - width, t] for some t in [0,
@@ -111,8 +94,13 @@ class SelectionPair(AtomsPair):
     width: float
     count: int
 
-    def atoms(self) -> tuple[LossNodes, LossLaw]:
-        return _selection_law(self.width, self.count)
+    def law(self, loss: Array) -> LossLaw:
+        atoms, law = _selection_law(self.width, self.count)
+        place = np.searchsorted(atoms.loss, loss, side="right")
+        return LossLaw(*(part[place] for part in law))
+
+    def nodes(self) -> LossNodes:
+        return _selection_law(self.width, self.count)[0]
 
 
 @functools.lru_cache(maxsize=32)
@@ -174,23 +162,17 @@ _MOST_WORK = 2 * 10**7
 
 @functools.lru_cache(maxsize=32)
 def _selection_law(width: float, count: int) -> tuple[LossNodes, LossLaw]:
-    return law_of(selection_curve(width, count))
+    """The loss whose profile is the chords of the curve: its atoms, where the slope changes.
 
-
-def law_of(curve: GridCurve, reverse: GridCurve | None = None) -> tuple[LossNodes, LossLaw]:
-    """The loss whose profile is the chords of a curve from 0: its atoms, where the slope changes.
-
-    The profile of the other direction, those of `reverse`, is by default the same; it has the same
-    delta at 0. Then the cumulative probabilities below and from each of the atoms on.
+    Then the cumulative probabilities below and from each of the atoms on.
     """
-    reverse = curve if reverse is None else reverse
+    curve = selection_curve(width, count)
     lower, upper, infinite = _atoms_above(curve)
-    upper_below, lower_below, more = _atoms_above(reverse)
-    losses = np.concatenate([-reverse.knots[:0:-1], [0.0], curve.knots[1:]])
-    middle = max(0.0, 1.0 - float(upper_below.sum() + upper.sum() + curve.deltas[-1]))
-    above = np.concatenate([upper_below[::-1], [middle], upper])
-    below = np.concatenate([lower_below[::-1], [middle], lower])
-    infinite = max(infinite, more)
+    # The profile of the other direction is the same.
+    losses = np.concatenate([-curve.knots[:0:-1], [0.0], curve.knots[1:]])
+    middle = max(0.0, 1.0 - float(lower.sum() + upper.sum() + curve.deltas[-1]))
+    above = np.concatenate([lower[::-1], [middle], upper])
+    below = np.concatenate([upper[::-1], [middle], lower])
 
     def cumulative(probs: Array, more: float) -> tuple[Array, Array]:
         return np.append(0.0, np.cumsum(probs)), np.append(np.cumsum(probs[::-1])[::-1], 0.0) + more
