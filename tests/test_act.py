@@ -39,7 +39,6 @@ from tests.methods import (
     same,
     score_plan,
     scored,
-    standardised,
 )
 
 import discreet as dp
@@ -67,10 +66,7 @@ def ledger(tmp_path: Path) -> dp.Ledger:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(x, marks=[pytest.mark.essential] * (x in (scored, standardised)))
-        for x in METHODS
-    ],
+    [pytest.param(x, marks=[pytest.mark.essential] * (x is scored)) for x in METHODS],
 )
 def test_of_two_threads_with_one_key_one_is_debited_and_released(
     method: Method, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
@@ -305,7 +301,7 @@ def calibrated_schema(**options: Any) -> PrivateSchemaPlan:
 
 
 @pytest.mark.parametrize(
-    "method", [by_steps, by_langevin, one_sample, of_a_model, by_moments, by_newton, standardised]
+    "method", [by_steps, by_langevin, one_sample, of_a_model, by_moments, by_newton]
 )
 def test_a_masked_array_is_refused(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its mask hides, as -999 for missing, was used: NumPy drops the mask where it converts."""

@@ -133,7 +133,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         planning as planning,
         private_schema as private_schema,
         scores as scores,
-        standardise as standardise,
         synthetic as synthetic,
         tables as tables,
     )

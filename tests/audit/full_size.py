@@ -40,8 +40,6 @@ from discreet.methods.audit import (
     worst_case,
 )
 from discreet.privacy.accounting import profile
-from discreet.privacy.query import Gaussian, Query
-from discreet.tabular.standardise import sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 DELTA = 1e-5
@@ -104,11 +102,6 @@ def mechanisms(runs: int) -> Audits:
     def sums(mechanism):
         return [lambda key, x=x: mechanism(key, jnp.float32(x), 1.0) for x in (1.0, 0.0)]
 
-    def moments(x):
-        bounds = -jnp.ones(2), jnp.ones(2)
-        noisy = Query(sums_of, Gaussian(math.sqrt(2), 1.0), ADD, records=(1, 4)).release
-        return lambda key: noisy(key, jnp.asarray(x), *bounds, jnp.ones(len(x), bool))
-
     def sampled(draw, stddev):
         """The marked primitives in a program of one's own; `draw` gives a batch and its mask."""
 
@@ -135,7 +128,6 @@ def mechanisms(runs: int) -> Audits:
         np.array([[5.0], [0.0]], np.float32),
         np.array([[5.0], *[[-5.0]] * 7], np.float32),
     )
-    tables = np.array([[1.0, 1.0], [0.0, 0.0]], np.float32)
     return {
         "gaussian_mechanism, σ = 1": lambda: audit_mechanism(
             *sums(dp.gaussian_mechanism), claim=gaussian, delta=DELTA, **options
@@ -156,9 +148,6 @@ def mechanisms(runs: int) -> Audits:
             claim=plan(dp.FixedSizeSampling(3), 3.0, 1, REPLACE),
             delta=DELTA,
             **options,
-        ),
-        "private_standardisation, 2 columns, σ = 1": lambda: audit_mechanism(
-            moments(tables), moments(tables[1:]), claim=gaussian, delta=DELTA, **options
         ),
     }
 
