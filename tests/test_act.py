@@ -141,12 +141,14 @@ class BegunError(Exception):
 def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 % less than planned; what was proved before is forgotten."""
     monkeypatch.setattr(query, "_certified", query._certified.__wrapped__)
-    for place in query, _sums:
-        true = place.planned_gaussian
+    for place, name in (
+        (query, "planned_gaussian"),
+        (query, "planned_laplace"),
+        (_sums, "planned_gaussian"),
+    ):
+        true = getattr(place, name)
         monkeypatch.setattr(
-            place,
-            "planned_gaussian",
-            lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of),
+            place, name, lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of)
         )
     for place in _model, _releases:
         monkeypatch.setattr(place, "proved", _sums.proved.__wrapped__)
@@ -182,9 +184,8 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     proved, paid = (profile(x, relation).epsilon(1e-6) for x in (event, plan.event()))
     hint = f"proved {proved:.4g}, paid {paid:.4g}: under REPLACE_ONE counts need less noise (GaussianPlan)"
     assert 0.98 * paid < proved <= paid * (1 + 1e-6), hint
-    if not isinstance(plan, GaussianPlan):
-        return
-    if method is not counted:  # where a record is replaced, its counts move less than its sums
+    # Where a record is replaced, its counts move less than its sums.
+    if method is not counted and isinstance(plan, GaussianPlan):
         assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(
             1e-6
         ) == pytest.approx(paid, rel=2e-3)
