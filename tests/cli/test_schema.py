@@ -69,20 +69,11 @@ def test_a_template_has_the_kinds_that_a_parquet_file_says(survey) -> None:
     assert [column["kind"] for column in columns.values()] == ["real", "categorical", "binary"]
 
 
-def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
+def test_with_a_seed_the_same_rows_of_each_person_are_kept(
     survey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "--non-private-from-data", "--target", "smoker", "--person", "id"
-    loud = run("schema", "init", survey, *words)
-    assert "NOT PRIVATE" in loud.stderr
-    text = (survey.parent / "schema.toml").read_text()
-    assert text.startswith("# NOT PRIVATE")
-    schema = schema_from_toml(survey.parent / "schema.toml")
-    assert schema.inferred == ("age", "region", "born", "smoker")
-    assert (schema.person, schema.target) == ("id", "smoker")
-    assert "born (date): 2010-02-03 to 2021-02-03" in schema.describe()
-    assert "NOT PRIVATE: age, region" in run("schema", "check", "schema.toml").stderr
-
+    words = "--bounds", "age=0:120,smoker=no|yes", "--target", "smoker", "--person", "id"
+    run("schema", "init", survey, *words)
     calls = []
 
     def release(method):
@@ -106,12 +97,9 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
         "--seed",
         "1",
     ]
-    assert "NOT PRIVATE: bounds or categories of age, region" in " ".join(
-        run(*words, code=2).stderr.split()
-    )
+    run(*words, code=2)
     run(*words, code=2)
     assert [len(records.x) for records in calls] == [5, 5]
-    # With a seed the same rows of each person are kept.
     assert (calls[0].x == calls[1].x).all()
 
 
@@ -126,11 +114,6 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
         written = schema_from_toml(survey.parent / "schema.toml")
         expected = dataclasses.replace(described, person="id", max_rows=rows)
         assert written == dataclasses.replace(expected, csv=CsvFormat(delimiter=";"))
-    template = "--overwrite", "--non-private-from-data"
-    assert (
-        "give only one"
-        in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
-    )
 
 
 def test_a_kind_that_bounds_do_not_show_is_marked_as_a_guess(survey) -> None:
@@ -172,10 +155,6 @@ def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> No
     assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))[
         "dose"
     ].to_pylist() == [1.5, 2.25]
-    run("schema", "init", survey, "--non-private-from-data", "--overwrite")
-    assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(
-        delimiter=";", decimal=","
-    )
 
 
 @pytest.fixture
@@ -451,7 +430,6 @@ def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
         ("--epsilon 1", "--epsilon is for --private-bounds: a template reads no cell"),
         ("--column age", "--column is for --private-bounds"),
         ("--private-bounds", "say how much, as in --epsilon 0.1"),
-        ("--private-bounds --epsilon 1 --non-private-from-data", "give only one"),
         ("--private-bounds --epsilon 0", "epsilon is 0.0"),
         (
             "--private-bounds --epsilon 1 --column agee",
@@ -549,10 +527,6 @@ def test_the_statement_of_a_fit_says_what_a_record_is(
         (
             "schema init survey.csv --target height",
             "has no column 'height', which is to be the target",
-        ),
-        (
-            "schema init survey.csv --non-private-from-data --target height",
-            "'height' is not described",
         ),
         ("schema check absent.toml", "cannot be read"),
         ("schema check template.toml", "column 'age': kind is not filled in"),

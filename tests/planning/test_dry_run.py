@@ -388,18 +388,6 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
         ("logistic", dataclasses.replace(SCHEMA, target=None), {}, "has none"),
         ("poisson", SCHEMA, {}, "explains a count target"),
         (MixtureOfProducts(SCHEMA), SCHEMA, {}, "leave about out"),
-        (
-            "logistic",
-            dataclasses.replace(SCHEMA, inferred=("age",)),
-            {},
-            "age were taken from the data",
-        ),
-        (
-            MixtureOfProducts(dataclasses.replace(SCHEMA, inferred=("age",))),
-            None,
-            {},
-            "age were taken from the data",
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(model, about, wrong: dict, match: str) -> None:

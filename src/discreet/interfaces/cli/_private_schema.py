@@ -256,9 +256,7 @@ def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.K
     )
     parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
     if wanted.known is not None:
-        parts |= {
-            name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")
-        }
+        parts |= {"impossible": wanted.known.impossible, "weight": wanted.known.weight}
         if schema.bought is not None:
             # What is done with the schema says the cost of all purchases.
             parts["bought"] = schema.bought.and_before(wanted.known.bought)

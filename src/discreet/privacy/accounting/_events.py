@@ -159,9 +159,8 @@ def event_from_dict(content: Any) -> DpEvent:
     return kind(**values)
 
 
-_MOST_CHOICES = 2000
 _MOST_RANGE = 200.0
-"""Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
+"""The largest range of a choice."""
 
 _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is computed as a sum; beyond, they are composed numerically."""
@@ -183,10 +182,10 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
             from discreet.privacy.accounting._choices import PureCurve
 
             return PureCurve(pure_epsilon(only), times)
-        if isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
+        if isinstance(only, BoundedRangeDpEvent) and times == 1:
             from discreet.privacy.accounting._choices import selection_curve
 
-            return selection_curve(_range_of(only, relation), times)
+            return selection_curve(_range_of(only, relation))
     directions: list[list[tuple[Pair, int]]] = []
     for added in (False, True):
         parts = _pairs(others, relation, added)
@@ -220,22 +219,8 @@ def direction_parts(
 
 
 def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[tuple[Pair, int]]:
-    """Dominating pairs with their counts; `added`: of a table without the record against one with it.
-
-    One kind of choices may be the worst of all of them together (`SelectionPair`).
-    """
-    sizes = {
-        step: count * step.epsilon**2
-        for step, count in others.items()
-        if isinstance(step, BoundedRangeDpEvent) and count <= _MOST_CHOICES
-    }
-    together = max(sizes, key=sizes.__getitem__, default=None)
-    return [
-        (_pair(step, relation, added, count), 1)
-        if step is together
-        else (_pair(step, relation, added), count)
-        for step, count in others.items()
-    ]
+    """Dominating pairs with their counts; `added`: of a table without the record against one with it."""
+    return [(_pair(step, relation, added), count) for step, count in others.items()]
 
 
 def _range_of(step: Any, relation: Relation) -> float:
@@ -420,8 +405,8 @@ def _noise_of(event: DpEvent) -> float:
     return float(noise)
 
 
-def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> Pair:
-    """The dominating pair of one elementary step, or of several choices.
+def _pair(step: DpEvent, relation: Relation, added: bool) -> Pair:
+    """The dominating pair of one elementary step.
 
     Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C.
     """
@@ -430,7 +415,7 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
 
         if isinstance(step, RandomizedResponseDpEvent):
             return PurePair(pure_epsilon(step))
-        return SelectionPair(_range_of(step, relation), choices)
+        return SelectionPair(_range_of(step, relation))
     if type(step) in NOISES:
         return _of_noise(step, neighbours(relation).distance)
     noise = _noise_of(step)

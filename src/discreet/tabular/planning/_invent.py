@@ -64,15 +64,6 @@ class InventedTable:
     truth: dict[str, Array]  # The latents that the rows come from
 
 
-def refuse_inferred(schema: Schema) -> None:
-    """Refuse bounds that were taken from a table."""
-    if schema.inferred:
-        raise ValueError(
-            f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
-            "is not free: replace them by what is publicly known, and take them out of the schema's non_private_from_data"
-        )
-
-
 def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     """Derive the form of the arguments from a schema, or from shapes; a TypeError where it is neither, a table for example."""
     if isinstance(about, Schema):
@@ -99,7 +90,6 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
 
 def template_of_twin(twin: MixtureOfProducts) -> Template:
     """The levels of a record's cells; all of them are the model's to invent."""
-    refuse_inferred(twin.schema)
     shape = twin.placeholder[0].shape[1:-1]
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
@@ -110,7 +100,6 @@ def template_of_twin(twin: MixtureOfProducts) -> Template:
 
 
 def _from_schema(schema: Schema) -> Template:
-    refuse_inferred(schema)
     target = schema.target_column
     most = schema.max_rows
 

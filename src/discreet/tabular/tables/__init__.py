@@ -70,9 +70,6 @@ if TYPE_CHECKING:
         files_of as files_of,
         sniff_csv as sniff_csv,
     )
-    from discreet.tabular.tables._infer import (
-        infer_columns_non_private as infer_columns_non_private,
-    )
     from discreet.tabular.tables._read import (
         over_pieces as over_pieces,
         persons_of as persons_of,
@@ -92,7 +89,6 @@ _READERS = {
     "_decode": ("cells_of", "decode"),
     "_encode": ("Records", "are_levels", "describe_features", "encode", "encode_features"),
     "_files": ("column_kinds", "column_names", "files_of", "sniff_csv"),
-    "_infer": ("infer_columns_non_private",),
     "_read": ("over_pieces", "persons_of", "read_table"),
     "_shards": ("ShardedArray",),
     "_typed": ("as_table", "number_of", "typed"),

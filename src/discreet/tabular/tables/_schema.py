@@ -427,8 +427,6 @@ class Schema:
             is the largest that one may have. Regressions count a row so often, and it is no feature
             of theirs; counts and twins take it as any number.
         missing_values: Texts that stand for a missing cell in a CSV file.
-        inferred: Names of columns whose bounds or categories were taken from the data. Not empty:
-            no guarantee holds.
         person: Name of the column with the row's person; never a feature. None: each row is another
             person's.
         max_rows: The largest number of rows of a person that are used, 1 at least. It decides the
@@ -440,8 +438,7 @@ class Schema:
             of synthetic twins never have both; those of the table are not checked, and a missing
             cell is no such value.
         csv: The table's text format.
-        bought: The release from which bounds of columns come; None: all is publicly known, but for
-            `inferred`.
+        bought: The release from which bounds of columns come; None: all is publicly known.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a
@@ -452,7 +449,6 @@ class Schema:
     columns: tuple[Column, ...]
     target: str | None = None
     missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
-    inferred: tuple[str, ...] = ()
     person: str | None = None
     max_rows: int = 1
     each_row: bool = False
@@ -491,9 +487,6 @@ class Schema:
                     f" has the category '{both[0]}', which also stands for a missing cell: give the schema its own "
                     "missing_values without it, or take it out of the categories",
                 )
-        unknown = sorted(set(self.inferred) - set(names))
-        if unknown:
-            yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
         if self.bought is not None and (unknown := sorted({*self.bought.columns} - {*names})):
             yield f"the schema says that bounds or categories of {', '.join(unknown)} were bought, but does not describe it"
         if self.each_row and self.person is not None:
@@ -622,8 +615,7 @@ class Schema:
 
     def _repr_html_(self) -> str:
         headline = f"Schema of {len(self.columns)} columns, for {'rows' if self.person is None else 'persons'}"
-        wrong = f". NOT PRIVATE: {', '.join(self.inferred)} from the data" if self.inferred else ""
-        return notebook_html(headline + wrong, "\n".join(self.describe()), wrong=bool(wrong))
+        return notebook_html(headline, "\n".join(self.describe()))
 
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""

@@ -29,10 +29,7 @@ from discreet.tabular.tables._schema import (
 
 E = TypeVar("E", bound=enum.StrEnum)
 R = TypeVar("R")
-# How a schema file names what was taken from the data. A fit by such a schema says that no
-# guarantee holds.
-INFERRED = "non_private_from_data"
-# And what was released from it privately, with its cost.
+# How a schema file names what was released from the data privately, with its cost.
 BOUGHT = "private_from_data"
 # In the place of bounds or categories that are to be bought; and a bound that stands in until they
 # are.
@@ -178,7 +175,6 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "person",
         "impossible",
         "csv",
-        INFERRED,
         BOUGHT,
     }
     found(None, _only, content, known, "the schema")
@@ -199,7 +195,6 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "missing_values": found(
             (), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"
         ),
-        "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
         "max_rows": max_rows,
         "each_row": each_row,
@@ -331,7 +326,6 @@ def schema_to_toml(schema: Schema, *, hints: bool = False, more: Sequence[str] =
             ("person", _person_value(schema), None),
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
             ("impossible", [dict(pair) for pair in schema.impossible], []),
-            (INFERRED, schema.inferred, ()),
             (BOUGHT, _bought_value(schema.bought), None),
         ]
         if value != default
