@@ -25,7 +25,6 @@ from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
 from discreet._numpyro import trace_of
-from discreet.tabular.models import MixtureOfProducts
 from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 Model = Callable[..., Any]
@@ -86,17 +85,6 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
         ]
 
     return Template(draw, (None,) * len(shapes), (False,) * len(shapes))
-
-
-def template_of_twin(twin: MixtureOfProducts) -> Template:
-    """The levels of a record's cells; all of them are the model's to invent."""
-    shape = twin.placeholder[0].shape[1:-1]
-
-    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        levels = [rng.integers(size, size=(rows, *shape)) for size in twin.levels.sizes]
-        return [np.stack(levels, axis=-1).astype(np.int32)]
-
-    return Template(draw, (None,), (False,))
 
 
 def _from_schema(schema: Schema) -> Template:
