@@ -15,7 +15,6 @@ from discreet.interfaces.cli._private_schema import (
     buy,
     say_bought,
     wanted_of_options,
-    wanted_of_schema,
 )
 from discreet.interfaces.cli._terminal import (
     Command,
@@ -53,7 +52,6 @@ def init(
     private_bounds: options.PrivateBounds = False,
     private_categories: options.PrivateCategories = False,
     column: options.BoughtColumns = None,
-    schema: options.SchemaToBuy = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
@@ -88,9 +86,7 @@ def init(
         "relation": relation,
     }
     asked_for = "--private-bounds" if private_bounds else "--private-categories"
-    if schema is not None:
-        asked_for = "--schema"
-    elif not (private_bounds or private_categories):
+    if not (private_bounds or private_categories):
         asked_for = ""
     _check_terms(asked_for, {**terms, "ledger": ledger, "column": column, "seed": seed})
     check_file(out, overwrite=overwrite, makes_folder=True)
@@ -98,23 +94,16 @@ def init(
     if not asked_for:
         _write_template(table, csv, out, bounds, target, person, as_json)
         return
-    if schema is None:
-        wanted = wanted_of_options(
-            table,
-            csv,
-            bounds,
-            target,
-            person,
-            column or (),
-            numbers=private_bounds,
-            texts=private_categories,
-        )
-    elif private_bounds or private_categories or bounds or target or person or column:
-        raise ValueError(
-            "--schema says what to buy, and the rest: leave other options that describe columns out"
-        )
-    else:
-        wanted = wanted_of_schema(schema)
+    wanted = wanted_of_options(
+        table,
+        csv,
+        bounds,
+        target,
+        person,
+        column or (),
+        numbers=private_bounds,
+        texts=private_categories,
+    )
     files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
     _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
 

@@ -45,7 +45,6 @@ from discreet.tabular.tables._schema_text import (
     schema_from_dict as schema_from_dict,
     schema_from_toml as schema_from_toml,
     schema_template as schema_template,
-    schema_to_buy as schema_to_buy,
     schema_to_toml as schema_to_toml,
 )
 

@@ -380,23 +380,6 @@ class Bought:
         """As in a schema file, but for the date, which is a text."""
         return dataclasses.asdict(self) | {"made_on": str(self.made_on)}
 
-    def and_before(self, earlier: "Bought | None") -> "Bought":
-        """This release and an earlier one of other columns of the same data, at the sums of their epsilons and deltas.
-
-        >>> one = Bought(columns=("age",), epsilon=0.1, delta=1e-6, made_on=datetime.date(2026, 5, 4))
-        >>> dataclasses.replace(one, columns=("income",)).and_before(one).in_words()[:40]
-        'The schema of age, income was released f'
-        """
-        if earlier is None:
-            return self
-        return Bought(
-            columns=(*earlier.columns, *self.columns),
-            epsilon=earlier.epsilon + self.epsilon,
-            delta=earlier.delta + self.delta,
-            made_on=max(earlier.made_on, self.made_on),
-            statement=", ".join(filter(None, [earlier.statement, self.statement])),
-        )
-
     def in_words(self) -> str:
         """What a statement says of it, whose figures do not include it.
 
