@@ -36,9 +36,9 @@ from discreet.methods.audit import (
     audit_mechanism,
     audit_one_run,
     canary_fit,
-    plot_verdicts,
     worst_case,
 )
+from discreet.methods.plots import new_figure, tidy
 from discreet.privacy.accounting import profile
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -227,6 +227,35 @@ def planted(scale: float) -> Iterator[tuple[Verdict, str]]:
     verdict = fixed_as_poisson(max(20, round(2000 * scale)))
     why = "1 of 100 records a batch, 1,000 steps, the others pull the other way"
     yield dataclasses.replace(verdict, target="Poisson's ε for batches of fixed size"), why
+
+
+def plot_verdicts(verdicts: list[Verdict], path: Path) -> None:
+    """A picture: a bar for each lower bound, and a line for its claim."""
+    figure = new_figure(8.0, 1.1 + 0.33 * len(verdicts))
+    axes = figure.subplots()
+    farthest = max(
+        x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x)
+    )
+    for row, verdict in enumerate(verdicts):
+        shade = "0.5" if verdict.contradicted else "0.8"
+        reached = min(verdict.epsilon_lower, farthest)
+        axes.barh(row, reached, height=0.6, color=shade)
+        if math.isfinite(verdict.claimed_epsilon):
+            axes.plot(
+                [verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2
+            )
+        if verdict.contradicted:
+            axes.text(max(reached, 0.0), row, "  contradicted", va="center", fontsize="small")
+    axes.set_yticks(
+        range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small"
+    )
+    axes.set_ylim(len(verdicts) - 0.4, -0.6)
+    accused = any(verdict.contradicted for verdict in verdicts)
+    axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
+    axes.set_xlabel("ε")
+    figure.suptitle("Bar: measured lower bound. Line: claimed upper bound.", fontsize="small")
+    tidy(axes)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> int:

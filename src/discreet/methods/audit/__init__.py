@@ -19,7 +19,6 @@ from discreet.methods.audit._verdict import (
     clopper_pearson as clopper_pearson,
     epsilon_lower_bound as epsilon_lower_bound,
     judge as judge,
-    plot_verdicts as plot_verdicts,
 )
 from discreet.methods.audit._worst_case import (
     WorstCase as WorstCase,
