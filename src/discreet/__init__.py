@@ -159,7 +159,7 @@ def _modules() -> dict[str, str]:
 
 
 def _loaded(module: str) -> Any:
-    with import_module("discreet._collector").uncollected(stay=True):
+    with import_module("discreet._garbage").uncollected(stay=True):
         return import_module(module)
 
 

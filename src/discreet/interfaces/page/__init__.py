@@ -2,6 +2,8 @@
 
 No reader of tables is in reach: of people it knows what a result, a ledger and synthetic twins
 hold.
+
+Files, in reading order: `_bound` (what attackers can do), `_charts`, `_page`, `_description`.
 """
 
 from discreet.interfaces.page._bound import (

@@ -2,6 +2,9 @@
 
 No release of an audit is private: an audit repeats its releases, with keys derived from a seed.
 Audit artificial records.
+
+Files, in reading order: `_verdict` (bounds from counts), `_audits` (many runs), `_one_run`,
+`_worst_case` (canaries for a plan).
 """
 
 from discreet.methods.audit._audits import (

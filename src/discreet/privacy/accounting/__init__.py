@@ -1,4 +1,9 @@
-"""Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
+"""Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX.
+
+Files, in reading order: `_relation` (neighbours), `_pairs` (the cost of one use), `_choices` and
+`_replaced` (more pairs), `_events` (from events to pairs), `_compose`, `_profile` (ε, δ and
+calibration), `_renyi` and `_filter` (budgets), `_risk` (in words), `_compare`.
+"""
 
 from discreet.privacy.accounting._compare import (
     Account as Account,

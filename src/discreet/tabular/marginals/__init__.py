@@ -7,6 +7,9 @@ twins; `synthetic.twins` does all of it.
 
 Of a release, in reading order: `_programs` (what is proved), `_wording`, `_plan`, `_result`,
 `_exact` (from a table to the arguments of the programs), `_release`.
+
+What follows from one: `_estimates` with `_tails`, `_projection` and `_crossed` (figures that agree,
+with intervals), `_figures`, `_describe`, `_words`; `_widths` (how wide intervals will be); `_twins`.
 """
 
 from discreet.tabular.marginals._describe import (

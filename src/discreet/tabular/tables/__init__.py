@@ -4,6 +4,10 @@ The schema's half (columns, bounds, categories) is loaded at once and needs noth
 loaded when one is first used and need pyarrow. What goes wrong with a cell is reported by column
 and rule, without values, rows or counts; that an error occurred at all is still something that the
 data said, see docs/tables.md.
+
+Files, in reading order: `_schema`, `_bounds` and `_schema_text` (as text); `_files`, `_cells`,
+`_typed` and `_read` (reading); `_persons`, `_encode` and `_decode`; `_convert` and `_shards` (more
+than memory holds).
 """
 
 from importlib import import_module
