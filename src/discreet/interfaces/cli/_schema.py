@@ -85,9 +85,9 @@ def init(
         "num_records": num_records,
         "relation": relation,
     }
-    asked_for = "--private-bounds" if private_bounds else "--private-categories"
-    if not (private_bounds or private_categories):
-        asked_for = ""
+    asked_for = "--private-categories" if private_categories else ""
+    if private_bounds:
+        asked_for = "--private-bounds"
     _check_terms(asked_for, {**terms, "ledger": ledger, "column": column, "seed": seed})
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)

@@ -36,7 +36,6 @@ from discreet.tabular.marginals._twins import (
     counts_suffice as counts_suffice,
     fit_twins as fit_twins,
     not_counted as not_counted,
-    numbers_in_levels as numbers_in_levels,
 )
 from discreet.tabular.marginals._widths import (
     epsilon_for_widths as epsilon_for_widths,
