@@ -21,7 +21,7 @@ from discreet.methods.newton import (
     fit_invented_model,
     fit_newton,
 )
-from discreet.tabular.models import MixtureOfProducts, logistic_regression
+from discreet.tabular.models import logistic_regression
 from discreet.tabular.planning import DryRunRow, _dry_run, _trials, dry_run
 from discreet.tabular.planning._trials import (
     RegressionTrial,
@@ -354,7 +354,6 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
         ("logit", SCHEMA, {}, "model is 'logit'"),
         ("logistic", dataclasses.replace(SCHEMA, target=None), {}, "has none"),
         ("poisson", SCHEMA, {}, "explains a count target"),
-        (MixtureOfProducts(SCHEMA), None, {}, "no dry run of a twin"),
     ],
 )
 def test_wrong_arguments_are_refused(model, about, wrong: dict, match: str) -> None:

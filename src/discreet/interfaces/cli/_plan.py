@@ -125,13 +125,12 @@ def _plan_fit(asked: Asked) -> None:
     described = asked.described(chosen)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
-    delta = suggest_delta(asked.num_records, None)
     found = dp.planning.dry_run(
         fitted,
         about,
         num_records=asked.num_records,
         epsilon=asked.epsilon,
-        delta=delta if asked.delta is None else asked.delta,
+        delta=suggest_delta(asked.num_records, None) if asked.delta is None else asked.delta,
         guide=guide,
         share=asked.share,
         kept=asked.kept,

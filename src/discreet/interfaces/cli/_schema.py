@@ -104,8 +104,10 @@ def init(
         numbers=private_bounds,
         texts=private_categories,
     )
-    files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
-    _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
+    purchase = Purchase(
+        table=table, out=out, overwrite=overwrite, wanted=wanted, ledger=ledger, seed=seed, **terms
+    )
+    _make_purchase(purchase, as_json)
 
 
 def _check_terms(asked_for: str, spends: dict[str, object]) -> None:

@@ -36,7 +36,6 @@ from discreet.privacy.sampling import PoissonSampling
 from discreet.tabular.models import (
     REGRESSIONS,
     Defaults,
-    MixtureOfProducts,
     defaults_for,
     linear_regression,
     negative_binomial_regression,
@@ -616,10 +615,6 @@ def _none_dropped(about: Any) -> str:
 
 
 def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None) -> Trial:
-    if isinstance(model, MixtureOfProducts):
-        raise ValueError(
-            "There is no dry run of a twin: marginals.half_widths and epsilon_for_widths say how exact its counts are"
-        )
     if isinstance(model, str):
         return _regression(model, about, terms)
     if isinstance(about, Schema) and about.weight is not None:

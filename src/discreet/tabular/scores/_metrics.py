@@ -3,7 +3,7 @@
 `private_metrics` makes one Gaussian release of sums over the held-out records. For classes: the
 number of rows in each public bin of predicted probability, by class, and the sum of losses, each
 clipped to a public bound. For numbers: sums of errors, squared errors, and the target's first two
-moments, within public bounds. Accuracy, calibration, the ROC curve, its area and the
+moments, within public bounds. Accuracy, calibration, the area under the ROC curve and the
 log-likelihood, or RMSE and R2, follow from them and cost nothing more. All summands are integers
 (multiples of 2^-20 of a bound), so that sums depend neither on the order of the records nor on
 their number. The program of the `Query` is given the last records, and the sums of all others.

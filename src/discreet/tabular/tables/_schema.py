@@ -547,11 +547,6 @@ class Schema:
         """The description of the files of a synthetic twin, which are written with commas and points, in UTF-8."""
         return dataclasses.replace(self, csv=CsvFormat())
 
-    def without_weight(self) -> "Schema":
-        """The description of the other columns, for what takes each row as one."""
-        columns = tuple(column for column in self.columns if column.name != self.weight)
-        return dataclasses.replace(self, columns=columns, weight=None)
-
     @property
     def features(self) -> tuple[Column, ...]:
         """All columns but the target and the weight."""
