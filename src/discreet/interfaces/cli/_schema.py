@@ -104,10 +104,18 @@ def init(
         numbers=private_bounds,
         texts=private_categories,
     )
-    purchase = Purchase(
-        table=table, out=out, overwrite=overwrite, wanted=wanted, ledger=ledger, seed=seed, **terms
+    _make_purchase(
+        Purchase(
+            table=table,
+            out=out,
+            overwrite=overwrite,
+            wanted=wanted,
+            ledger=ledger,
+            seed=seed,
+            **terms,
+        ),
+        as_json,
     )
-    _make_purchase(purchase, as_json)
 
 
 def _check_terms(asked_for: str, spends: dict[str, object]) -> None:
@@ -156,10 +164,7 @@ def _write_template(
         done = f"Wrote {out} with the column names. Fill in what is publicly known about each column.{numbers}"
     write_file(out, content)
     if as_json:
-        say_json(
-            "schema init",
-            {"columns": names, "guessed": guessed, "files": [out]},
-        )
+        say_json("schema init", {"columns": names, "guessed": guessed, "files": [out]})
     else:
         say(done)
 
