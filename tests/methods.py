@@ -182,14 +182,6 @@ def ranked(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) ->
     return dp.compare(fits, x, plan=terms, rng_key=key, **options)
 
 
-@method(dp.standardise.private_standardisation, SUM)
-def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
-    terms = calibrated(dp.standardise.Standardisation, relation, num_columns=1, epsilon=0.2)
-    return dp.standardise.private_standardisation(
-        key, x[:, None], low=0, high=1, plan=terms, **options
-    )
-
-
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same to the bit."""
     if dataclasses.is_dataclass(one):

@@ -39,7 +39,6 @@ from tests.methods import (
     same,
     score_plan,
     scored,
-    standardised,
 )
 
 import discreet as dp
@@ -67,10 +66,7 @@ def ledger(tmp_path: Path) -> dp.Ledger:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(x, marks=[pytest.mark.essential] * (x in (scored, standardised)))
-        for x in METHODS
-    ],
+    [pytest.param(x, marks=[pytest.mark.essential] * (x is scored)) for x in METHODS],
 )
 def test_of_two_threads_with_one_key_one_is_debited_and_released(
     method: Method, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
@@ -145,12 +141,14 @@ class BegunError(Exception):
 def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 % less than planned; what was proved before is forgotten."""
     monkeypatch.setattr(query, "_certified", query._certified.__wrapped__)
-    for place in query, _sums:
-        true = place.planned_gaussian
+    for place, name in (
+        (query, "planned_gaussian"),
+        (query, "planned_laplace"),
+        (_sums, "planned_gaussian"),
+    ):
+        true = getattr(place, name)
         monkeypatch.setattr(
-            place,
-            "planned_gaussian",
-            lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of),
+            place, name, lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of)
         )
     for place in _model, _releases:
         monkeypatch.setattr(place, "proved", _sums.proved.__wrapped__)
@@ -186,9 +184,8 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     proved, paid = (profile(x, relation).epsilon(1e-6) for x in (event, plan.event()))
     hint = f"proved {proved:.4g}, paid {paid:.4g}: under REPLACE_ONE counts need less noise (GaussianPlan)"
     assert 0.98 * paid < proved <= paid * (1 + 1e-6), hint
-    if not isinstance(plan, GaussianPlan):
-        return
-    if method is not counted:  # where a record is replaced, its counts move less than its sums
+    # Where a record is replaced, its counts move less than its sums.
+    if method is not counted and isinstance(plan, GaussianPlan):
         assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(
             1e-6
         ) == pytest.approx(paid, rel=2e-3)
@@ -305,7 +302,7 @@ def calibrated_schema(**options: Any) -> PrivateSchemaPlan:
 
 
 @pytest.mark.parametrize(
-    "method", [by_steps, by_langevin, one_sample, of_a_model, by_moments, by_newton, standardised]
+    "method", [by_steps, by_langevin, one_sample, of_a_model, by_moments, by_newton]
 )
 def test_a_masked_array_is_refused(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its mask hides, as -999 for missing, was used: NumPy drops the mask where it converts."""

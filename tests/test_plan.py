@@ -17,7 +17,6 @@ from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 from discreet.tabular.marginals import MarginalsPlan
 from discreet.tabular.scores import ScorePlan
-from discreet.tabular.standardise import Standardisation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 FACTS = {
@@ -80,7 +79,6 @@ def test_the_page_of_lacking_options_says_which_plan_leaves_room_for_others(
         MomentsPlan,
         NewtonPlan,
         ScorePlan,
-        Standardisation,
     )
     takes = [
         plan.__name__

@@ -11,14 +11,12 @@ import pytest
 import discreet as dp
 from discreet.methods.moments import MomentsPlan, fit_moments
 from discreet.methods.newton import ModelPlan, NewtonPlan, fit_newton
-from discreet.privacy.accounting import BoundedRangeDpEvent
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import clip_records, sum_records
 from discreet.privacy.query import (
     GRID_OF_PRODUCTS,
     GRID_OF_SUMS,
-    Choice,
     Gaussian,
     Query,
     in_turns,
@@ -29,7 +27,6 @@ from discreet.privacy.query import (
 )
 from discreet.tabular.marginals import MarginalsPlan
 from discreet.tabular.scores import ScorePlan
-from discreet.tabular.standardise import Standardisation, private_standardisation
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
@@ -39,20 +36,6 @@ OTHERS, ROWS, MASK = np.array([100.0, 200.0]), np.full((10, 2), 0.5), np.arange(
 
 def total(others: Any, rows: Any, mask: Any) -> Any:
     return others + sum_records(clip_records(rows, 1.0), mask)
-
-
-def scores(others: Any, rows: Any, mask: Any) -> Any:
-    return -jnp.abs(others + sum_records(jnp.sign(clip_records(rows, 1.0)), mask))
-
-
-def test_a_choice_costs_its_range_and_one_of_scores_that_move_further_more() -> None:
-    shapes = OTHERS, ROWS, MASK
-    for relation in (ADD, REPLACE):
-        found = Query(scores, Choice(0.5), relation).certificate(dp.random.key(), *shapes)
-        assert found.event == BoundedRangeDpEvent(0.5)
-        for total, choice in ((lambda *x: 2 * scores(*x), Choice(0.5)), (scores, Choice(0.5, 0.5))):
-            with pytest.raises(dp.PrivacyError, match="more than was declared"):
-                Query(total, choice, relation).certificate(dp.random.key(), *shapes)
 
 
 def query(stddev: float = NOISE, claimed: float = NOISE, relation: Any = ADD) -> Query:
@@ -230,7 +213,6 @@ PLANS = {
     "scores": lambda: ScorePlan.calibrate(**TERMS),
     "counts": lambda: MarginalsPlan.calibrate(SCHEMA, **TERMS),
     "moments": lambda: MomentsPlan.calibrate(num_features=2, **SIZED),
-    "standardisation": lambda: Standardisation.calibrate(num_columns=2, **SIZED),
     "Newton": lambda: NewtonPlan.calibrate(family="binary", num_features=2, **SIZED),
     "Newton of models": lambda: ModelPlan.calibrate(**SIZED),
 }
@@ -243,26 +225,23 @@ def test_a_plan_costs_what_was_asked_for_and_refuses_numbers_out_of_range(name: 
     assert 0.995 * 0.7 < plan.epsilon() <= 0.7
     wrong = [("noise_multiplier", x) for x in (0.0, -1.0, np.inf, np.nan, "1")]
     wrong += [("delta", x) for x in (0.0, 1.0, np.nan, None)]
-    sizes = {"num_records", "num_features", "num_columns"} & vars(plan).keys()
+    sizes = {"num_records", "num_features"} & vars(plan).keys()
     wrong += [(field, x) for field in sizes for x in (0, 2.5, True)]
     for field, value in wrong:
         with pytest.raises(ValueError, match=f"{field} is "):
             dataclasses.replace(plan, **{field: value})
 
 
-@pytest.mark.parametrize("name", ["moments", "standardisation", "Newton"])
+@pytest.mark.parametrize("name", ["moments", "Newton"])
 def test_more_records_than_sums_are_exact_for_are_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A standardisation took any number of them: beyond 2^27 its sums would have been rounded."""
+    """Beyond 2^27 sums would have been rounded."""
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     plan: Any = PLANS[name]()
     zeros = np.broadcast_to(np.float64(0), (2**26 + 1, 2))  # no memory
     fits: dict[str, Any] = {
         "moments": lambda key: fit_moments(key, zeros, zeros[:, 0], plan),
-        "standardisation": lambda key: private_standardisation(
-            key, zeros, low=0, high=1, plan=plan
-        ),
         "Newton": lambda key: fit_newton(key, zeros, zeros[:, 0], plan),
     }
     with pytest.raises(ValueError, match="sums are exact for at most 67,108,864"):

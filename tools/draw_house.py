@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = REPOSITORY / "src" / "discreet"
 STOREYS = ("privacy", "methods", "tabular", "interfaces")
 GROUND = {
-    "_collector": "imports and traces leave cycles alone",
+    "_garbage": "imports and traces leave cycles alone",
     "_dp_accounting": "its events, without its accountants",
     "_jax": "all uses of JAX's internals",
     "_numpyro": "all uses of NumPyro's internals",

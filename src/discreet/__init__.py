@@ -133,7 +133,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         planning as planning,
         private_schema as private_schema,
         scores as scores,
-        standardise as standardise,
         synthetic as synthetic,
         tables as tables,
     )
@@ -160,7 +159,7 @@ def _modules() -> dict[str, str]:
 
 
 def _loaded(module: str) -> Any:
-    with import_module("discreet._collector").uncollected(stay=True):
+    with import_module("discreet._garbage").uncollected(stay=True):
         return import_module(module)
 
 

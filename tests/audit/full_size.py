@@ -36,12 +36,10 @@ from discreet.methods.audit import (
     audit_mechanism,
     audit_one_run,
     canary_fit,
-    plot_verdicts,
     worst_case,
 )
+from discreet.methods.plots import new_figure, tidy
 from discreet.privacy.accounting import profile
-from discreet.privacy.query import Gaussian, Query
-from discreet.tabular.standardise import sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 DELTA = 1e-5
@@ -104,11 +102,6 @@ def mechanisms(runs: int) -> Audits:
     def sums(mechanism):
         return [lambda key, x=x: mechanism(key, jnp.float32(x), 1.0) for x in (1.0, 0.0)]
 
-    def moments(x):
-        bounds = -jnp.ones(2), jnp.ones(2)
-        noisy = Query(sums_of, Gaussian(math.sqrt(2), 1.0), ADD, records=(1, 4)).release
-        return lambda key: noisy(key, jnp.asarray(x), *bounds, jnp.ones(len(x), bool))
-
     def sampled(draw, stddev):
         """The marked primitives in a program of one's own; `draw` gives a batch and its mask."""
 
@@ -135,7 +128,6 @@ def mechanisms(runs: int) -> Audits:
         np.array([[5.0], [0.0]], np.float32),
         np.array([[5.0], *[[-5.0]] * 7], np.float32),
     )
-    tables = np.array([[1.0, 1.0], [0.0, 0.0]], np.float32)
     return {
         "gaussian_mechanism, σ = 1": lambda: audit_mechanism(
             *sums(dp.gaussian_mechanism), claim=gaussian, delta=DELTA, **options
@@ -156,9 +148,6 @@ def mechanisms(runs: int) -> Audits:
             claim=plan(dp.FixedSizeSampling(3), 3.0, 1, REPLACE),
             delta=DELTA,
             **options,
-        ),
-        "private_standardisation, 2 columns, σ = 1": lambda: audit_mechanism(
-            moments(tables), moments(tables[1:]), claim=gaussian, delta=DELTA, **options
         ),
     }
 
@@ -238,6 +227,35 @@ def planted(scale: float) -> Iterator[tuple[Verdict, str]]:
     verdict = fixed_as_poisson(max(20, round(2000 * scale)))
     why = "1 of 100 records a batch, 1,000 steps, the others pull the other way"
     yield dataclasses.replace(verdict, target="Poisson's ε for batches of fixed size"), why
+
+
+def plot_verdicts(verdicts: list[Verdict], path: Path) -> None:
+    """A picture: a bar for each lower bound, and a line for its claim."""
+    figure = new_figure(8.0, 1.1 + 0.33 * len(verdicts))
+    axes = figure.subplots()
+    farthest = max(
+        x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x)
+    )
+    for row, verdict in enumerate(verdicts):
+        shade = "0.5" if verdict.contradicted else "0.8"
+        reached = min(verdict.epsilon_lower, farthest)
+        axes.barh(row, reached, height=0.6, color=shade)
+        if math.isfinite(verdict.claimed_epsilon):
+            axes.plot(
+                [verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2
+            )
+        if verdict.contradicted:
+            axes.text(max(reached, 0.0), row, "  contradicted", va="center", fontsize="small")
+    axes.set_yticks(
+        range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small"
+    )
+    axes.set_ylim(len(verdicts) - 0.4, -0.6)
+    accused = any(verdict.contradicted for verdict in verdicts)
+    axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
+    axes.set_xlabel("ε")
+    figure.suptitle("Bar: measured lower bound. Line: claimed upper bound.", fontsize="small")
+    tidy(axes)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> int:

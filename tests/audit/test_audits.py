@@ -21,7 +21,6 @@ from discreet.methods.audit import (
     audit_mechanism,
     audit_one_run,
     canary_fit,
-    plot_verdicts,
     worst_case,
 )
 from discreet.methods.inference import releases_of
@@ -307,14 +306,6 @@ class TestVerdict:
         assert content["is_private"] is False
         endless = json.loads(Verdict(**{**vars(self.made), "claimed_epsilon": math.inf}).to_json())
         assert endless["claimed_epsilon"] is None
-
-    def test_plot(self, tmp_path):
-        plot_verdicts([self.made, self.made], tmp_path / "two.svg")
-        self.made.plot(tmp_path / "one.svg")
-        assert "a thing" in (tmp_path / "two.svg").read_text()
-        assert "contradicted" in (tmp_path / "one.svg").read_text()
-        with pytest.raises(ValueError, match="no verdict"):
-            plot_verdicts([])
 
 
 X = np.zeros((4, 1), np.float32)

@@ -167,29 +167,6 @@ def test_the_name_of_the_data_and_the_contact_stand_where_people_read(survey, no
         assert "survey.csv" not in text
 
 
-def inferred(table: Path, known: str) -> str:
-    """A schema of a table with bounds and categories from its cells, but for one column that is said to be known."""
-    path = table.with_suffix(".toml")
-    words = ["--non-private-from-data", "--target", "smoker", "--out", str(path)]
-    assert RUN.invoke(app, ["schema", "init", str(table), *words]).exit_code == 0
-    path.write_text(path.read_text().replace(f'"{known}", ', "", 1))
-    return str(path)
-
-
-def test_bounds_from_the_data_are_a_violation_said_loudly(survey, no_fit) -> None:
-    outcome = RUN.invoke(app, arguments(survey, bounds=None, schema=inferred(survey, "region")))
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "NOT PRIVATE: bounds or categories of age, smoker are taken from the data" in " ".join(
-        outcome.stderr.split()
-    )
-    statement = json.loads((survey.parent / "out" / "statement.json").read_text())
-    assert statement["is_private"] is False
-    assert "age, smoker" in statement["violations"][0]
-    assert not any("age (real)" in fact for fact in statement["public"])
-    assert "NOT PRIVATE AS RUN" in (survey.parent / "out" / "statement.txt").read_text()
-    assert len(no_fit) == 1
-
-
 def test_a_schema_file(survey, no_fit) -> None:
     schema = survey.parent / "schema.toml"
     schema.write_text(
@@ -488,17 +465,6 @@ def test_any_latent_name_can_be_written(tmp_path) -> None:
     with np.load(path) as loaded:
         assert set(loaded.files) == {"file", "layer/weights", "allow_pickle"}
         np.testing.assert_array_equal(loaded["file"], [0, 1, 2])
-
-
-def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit) -> None:
-    survey.write_text("age (years),height,smoker\n18,170,no\n89,160,yes\n")
-    schema = inferred(survey, "height")
-    outcome = RUN.invoke(app, arguments(survey, "--yes", bounds=None, schema=schema))
-    assert outcome.exit_code == 0, outcome.stderr
-    statement = json.loads((survey.parent / "out" / "statement.json").read_text())
-    assert any("height (real): 160 to 170" in fact for fact in statement["public"])
-    assert not any("18 to 89" in fact for fact in statement["public"])
-    assert "age (years)" in statement["violations"][0]
 
 
 def test_a_fit_in_steps_has_no_intervals(survey, no_fit) -> None:

@@ -80,15 +80,11 @@ def test_the_options_reach_the_dry_run(no_dry_run) -> None:
     )
 
 
-def test_a_twin_and_a_model_of_ones_own(no_dry_run, tmp_path: Path) -> None:
+def test_a_model_of_ones_own(no_dry_run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def model(x, y=None): ...\n\n\ndef guide(x, y=None): ...\n")
     assert RUN.invoke(app, arguments(model=f"{tmp_path}/mine.py:model")).exit_code == 0
-    assert RUN.invoke(app, arguments(model="twin", target=None, components="3")).exit_code == 0
-    own, twin = no_dry_run
+    (own,) = no_dry_run
     assert (own[0].__name__, own[2]["guide"].__name__) == ("model", "guide")
-    assert twin[0].schema.columns == own[1].columns
-    assert twin[0].components == 3
-    assert (twin[1], twin[2]["guide"]) == (None, None)
 
 
 def test_json_and_the_picture(no_dry_run, tmp_path: Path) -> None:
@@ -143,7 +139,7 @@ def test_there_is_no_option_for_data(no_dry_run, tmp_path: Path) -> None:
         ({"target": None}, "name it with --target"),
         ({"model": "forest"}, "'forest' is not known"),
         ({"model": "linear"}, "needs a real target"),
-        ({"components": "3"}, "--components is for --model twin"),
+        ({"model": "twin"}, "there is no dry run of a twin"),
         ({"plot": "/nowhere/plan.png"}, "/nowhere does not exist"),
         ({"plot": "/tmp"}, "is a folder"),
         ({"schema": "absent.toml"}, "give only one"),

@@ -122,42 +122,13 @@ def test_the_curve_of_a_regression_is_that_of_its_plan(fit: Path) -> None:
         assert most <= found[rate] <= most * 1.011
 
 
-def test_twins_and_the_ledger(twin_fit: Path, tmp_path: Path) -> None:
+def test_a_ledger_that_was_not_charged(twin_fit: Path, tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a survey", epsilon=3.0, delta=1e-3)
-    outcome = RUN.invoke(
-        app, ["synth", str(twin_fit), "--twins", "2", "--rows", "50", "--out", f"{tmp_path}/twins"]
-    )
+    outcome = report(twin_fit, "--ledger", ledger.path)
     assert outcome.exit_code == 0, outcome.stderr
-    outcome = report(twin_fit, "--twins-from", tmp_path / "twins", "--ledger", ledger.path)
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "twins" in outcome.stdout
     page = (twin_fit / "report.html").read_text(encoding="utf-8")
-    assert "2 synthetic tables of 50 rows" in page
     assert "a survey" in page
     assert "was not charged to this ledger" in page
-
-
-def test_only_twins_of_this_fit_are_shown(twin_fit: Path, tmp_path: Path) -> None:
-    """A table of people that is given in the place of twins would be published as it is."""
-    people = tmp_path / "people"
-    people.mkdir()
-    (people / "twin-1.csv").write_text("age,smoker\n20,no\n")
-    refused(report(twin_fit, "--twins-from", people), "twins.json", "discreet synth")
-    refused(report(twin_fit, "--twins-from", people / "twin-1.csv"), "discreet synth")
-    other = fitted(
-        tmp_path / "other",
-        SCHEMA,
-        statement=make_statement(PLAN, steps_completed=3, reproducible=False),
-    )
-    RUN.invoke(
-        app, ["synth", str(other), "--twins", "1", "--rows", "20", "--out", str(tmp_path / "twins")]
-    )
-    refused(report(twin_fit, "--twins-from", tmp_path / "twins"), "another fit")
-    about = json.loads((tmp_path / "twins" / "twins.json").read_text())
-    about["statement"] = json.loads((twin_fit / "statement.json").read_text())
-    about["twins"] = ["../people/twin-1.csv"]
-    (tmp_path / "twins" / "twins.json").write_text(json.dumps(about))
-    refused(report(twin_fit, "--twins-from", tmp_path / "twins"), "names no twins")
 
 
 def test_files_of_two_fits_are_not_mixed(fit: Path, twin_fit: Path, tmp_path: Path) -> None:

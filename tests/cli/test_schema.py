@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from discreet.interfaces.cli import _private_schema
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._steps import InSteps
 from discreet.privacy.act import Act
@@ -25,7 +24,6 @@ from discreet.tabular.tables import (
     read_table,
     schema_from_bounds,
     schema_from_toml,
-    to_steps,
 )
 
 RUN = CliRunner()
@@ -69,20 +67,11 @@ def test_a_template_has_the_kinds_that_a_parquet_file_says(survey) -> None:
     assert [column["kind"] for column in columns.values()] == ["real", "categorical", "binary"]
 
 
-def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
+def test_with_a_seed_the_same_rows_of_each_person_are_kept(
     survey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "--non-private-from-data", "--target", "smoker", "--person", "id"
-    loud = run("schema", "init", survey, *words)
-    assert "NOT PRIVATE" in loud.stderr
-    text = (survey.parent / "schema.toml").read_text()
-    assert text.startswith("# NOT PRIVATE")
-    schema = schema_from_toml(survey.parent / "schema.toml")
-    assert schema.inferred == ("age", "region", "born", "smoker")
-    assert (schema.person, schema.target) == ("id", "smoker")
-    assert "born (date): 2010-02-03 to 2021-02-03" in schema.describe()
-    assert "NOT PRIVATE: age, region" in run("schema", "check", "schema.toml").stderr
-
+    words = "--bounds", "age=0:120,smoker=no|yes", "--target", "smoker", "--person", "id"
+    run("schema", "init", survey, *words)
     calls = []
 
     def release(method):
@@ -106,12 +95,9 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(
         "--seed",
         "1",
     ]
-    assert "NOT PRIVATE: bounds or categories of age, region" in " ".join(
-        run(*words, code=2).stderr.split()
-    )
+    run(*words, code=2)
     run(*words, code=2)
     assert [len(records.x) for records in calls] == [5, 5]
-    # With a seed the same rows of each person are kept.
     assert (calls[0].x == calls[1].x).all()
 
 
@@ -126,11 +112,6 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
         written = schema_from_toml(survey.parent / "schema.toml")
         expected = dataclasses.replace(described, person="id", max_rows=rows)
         assert written == dataclasses.replace(expected, csv=CsvFormat(delimiter=";"))
-    template = "--overwrite", "--non-private-from-data"
-    assert (
-        "give only one"
-        in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
-    )
 
 
 def test_a_kind_that_bounds_do_not_show_is_marked_as_a_guess(survey) -> None:
@@ -172,10 +153,6 @@ def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> No
     assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))[
         "dose"
     ].to_pylist() == [1.5, 2.25]
-    run("schema", "init", survey, "--non-private-from-data", "--overwrite")
-    assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(
-        delimiter=";", decimal=","
-    )
 
 
 @pytest.fixture
@@ -317,126 +294,6 @@ def test_categories_are_bought_with_bounds_or_alone(people) -> None:
     assert schema_from_toml(people.parent / "alone.toml").columns[0].out_of_bounds == "other"
 
 
-DRAFT = """\
-target = "smoker"
-person = {column = "id", max_rows = 2}
-missing_values = ["south"]
-[columns.smoker]
-kind = "binary"
-categories = ["no", "yes"]
-[columns.age]
-kind = "real"
-bounds = "private"
-[columns.region]
-kind = "categorical"
-categories = "private"
-"""
-
-
-def test_a_schema_says_what_is_to_be_bought(people) -> None:
-    draft = people.parent / "draft.toml"
-    draft.write_text(DRAFT)
-    remedy = "buys such bounds and categories"
-    said = run("describe", "survey.csv", "--schema", "draft.toml", "--epsilon", "1", code=2).stderr
-    assert remedy in " ".join(said.split())
-    buy = (
-        "schema",
-        "init",
-        "survey.csv",
-        "--schema",
-        "draft.toml",
-        "--epsilon",
-        "2",
-        "--delta",
-        "1e-6",
-    )
-    assert "leave other options" in " ".join(run(*buy, "--target", "age", code=2).stderr.split())
-    run(*buy)
-    schema = schema_from_toml(people.parent / "schema.toml")
-    assert (schema.target, schema.person, schema.max_rows) == ("smoker", "id", 2)
-    assert [column.name for column in schema.columns] == ["age", "region", "smoker"]
-    assert schema.columns[1].rule() == "north | other"
-    assert schema.columns[1].may_be_missing
-    assert (
-        "nothing is to be bought"
-        in run(*buy[:4], "schema.toml", *buy[5:], "--out", "b.toml", code=2).stderr
-    )
-    draft.write_text(DRAFT[DRAFT.index("[columns.age]") :])
-    run(*buy, "--overwrite")
-    assert schema_from_toml(people.parent / "schema.toml").person is None
-
-
-def test_what_is_known_of_a_column_whose_bounds_are_bought_is_kept(people) -> None:
-    """Integers stay integers in figures and twins; it was dropped in silence."""
-    age = '[columns.age]\nkind = "count"\nunit = "years"\nbounds = "private"\n'
-    dose = '[columns."dose, mg"]\nkind = "real"\nstep = 0.001\nmissing = "indicator"\nbounds = "private"\n'
-    draft = people.parent / "draft.toml"
-    draft.write_text(f'person = "id"\n{age}{dose}')
-    buy = (
-        "schema",
-        "init",
-        "survey.csv",
-        "--schema",
-        "draft.toml",
-        "--epsilon",
-        "2",
-        "--delta",
-        "1e-6",
-    )
-    run(*buy)
-    age, dose = schema_from_toml(people.parent / "schema.toml").columns
-    assert (age.kind, age.unit, age.limits[0]) == (Kind.COUNT, "years", 0)
-    assert (dose.step, dose.missing, dose.out_of_bounds) == (0.001, Missing.INDICATOR, "clip")
-    for wrong, said in (
-        ("kind = 'date'", "bounds are bought of numbers alone"),
-        ("stepp = 1", "stepp"),
-    ):
-        draft.write_text(f'person = "id"\n[columns.age]\n{wrong}\nbounds = "private"\n')
-        assert said in run(*buy, "--out", "other.toml", code=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("kind", "step", "bounds", "expected"),
-    [
-        (Kind.REAL, 5, (16.0, 64.0), (15.0, 65.0)),
-        (Kind.REAL, 0.3, (-4.0, 1.0), (-4.2, 1.2)),
-        (Kind.REAL, 1, (0.0, 0.5), (0.0, 1.0)),
-        (Kind.REAL, None, (-0.5, 64.0), (-0.5, 64.0)),
-        (Kind.COUNT, None, (-0.5, 0.5), (0, 1)),
-    ],
-)
-def test_bought_bounds_are_whole_steps(kind, step, bounds, expected) -> None:
-    """Steps are counted from the lower bound: from 16 on, a dose of 100 would be moved to 101."""
-    known = Column(name="dose", kind=kind, bounds=(0, 1000), step=step, unit="mg")
-    found = _private_schema._as_known(Column(name="dose", kind=Kind.REAL, bounds=bounds), known)
-    assert (found.bounds, found.kind, found.step, found.unit) == (expected, kind, step, "mg")
-    if step is not None:
-        values = step * np.arange(-20, 20)
-        inside = values[(values >= expected[0]) & (values <= expected[1])]
-        np.testing.assert_allclose(to_steps(found, inside), inside)
-
-
-def test_a_second_purchase_says_the_cost_of_both(people) -> None:
-    """Without the first, its columns would be said to be public."""
-    (people.parent / "draft.toml").write_text(
-        'person = "each row"\n[columns.age]\nkind = "real"\nbounds = "private"\n'
-    )
-    buy = "schema", "init", "survey.csv", "--epsilon", "2", "--delta", "1e-6", "--schema"
-    run(*buy, "draft.toml", "--out", "one.toml")
-    more = '[columns.region]\nkind = "categorical"\ncategories = "private"\n'
-    (people.parent / "two.toml").write_text((people.parent / "one.toml").read_text() + more)
-    run(*buy, "two.toml", "--out", "both.toml")
-    first, both = (
-        schema_from_toml(people.parent / name).bought for name in ("one.toml", "both.toml")
-    )
-    assert first is not None
-    assert both is not None
-    assert both.columns == ("age", "region")
-    assert both.epsilon > 1.9 * first.epsilon
-    assert both.delta == pytest.approx(2e-6)
-    assert both.statement == "one.statement.json, both.statement.json"
-
-
 def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
     done = run(*BUY, "--column", "region", code=1)
     said = " ".join(done.stdout.split())
@@ -451,7 +308,6 @@ def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
         ("--epsilon 1", "--epsilon is for --private-bounds: a template reads no cell"),
         ("--column age", "--column is for --private-bounds"),
         ("--private-bounds", "say how much, as in --epsilon 0.1"),
-        ("--private-bounds --epsilon 1 --non-private-from-data", "give only one"),
         ("--private-bounds --epsilon 0", "epsilon is 0.0"),
         (
             "--private-bounds --epsilon 1 --column agee",
@@ -497,7 +353,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(
     from discreet.interfaces.cli._statement import about_words, complete_statement
     from discreet.privacy.plan import PrivacyPlan
     from discreet.privacy.sampling import FullBatch
-    from discreet.tabular.tables import Column, Kind, Missing, Schema
+    from discreet.tabular.tables import Kind, Missing, Schema
 
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(
@@ -549,10 +405,6 @@ def test_the_statement_of_a_fit_says_what_a_record_is(
         (
             "schema init survey.csv --target height",
             "has no column 'height', which is to be the target",
-        ),
-        (
-            "schema init survey.csv --non-private-from-data --target height",
-            "'height' is not described",
         ),
         ("schema check absent.toml", "cannot be read"),
         ("schema check template.toml", "column 'age': kind is not filled in"),

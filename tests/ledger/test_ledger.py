@@ -354,34 +354,29 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
 
 
 @pytest.mark.essential
-def test_a_standardisation_and_the_fit_after_it_are_two_debits(
-    ledger, dpsvi, monkeypatch, tmp_path
-):
+def test_a_line_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
     """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
     from discreet.methods.inference._checkpoint import Checkpoint
 
-    first = dp.standardise.Standardisation.calibrate(
-        epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000
+    first = dp.moments.MomentsPlan.calibrate(
+        epsilon=0.3, delta=1e-6, num_features=1, num_records=1000
     )
-    begin, y = Checkpoint.begin, Y[:, None]
+    begin = Checkpoint.begin
 
     def fit(**options):
-        return dpsvi.run(
-            dp.random.key(), scaling(y)[:, 0], progress_bar=False, ledger=ledger, **options
-        )
+        return dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger, **options)
 
     def crash(*arguments):
         begin(*arguments)
         raise MemoryError
 
-    terms = {"low": -1, "high": 1, "plan": first, "ledger": ledger}
-    scaling = dp.standardise.private_standardisation(dp.random.key(), y, **terms)
+    line = dp.moments.fit_moments(dp.random.key(), Y[:, None], Y, first, ledger=ledger)
     monkeypatch.setattr(Checkpoint, "begin", crash)
     with pytest.raises(MemoryError):
         fit(checkpoint=tmp_path / "saved")
     monkeypatch.setattr(Checkpoint, "begin", begin)
     fitted = fit(checkpoint=tmp_path / "saved")
-    plans, statements = (first, dpsvi.plan), (scaling.statement, fitted.statement)
+    plans, statements = (first, dpsvi.plan), (line.statement, fitted.statement)
     assert [debit.event for debit in ledger.debits] == [plan.event() for plan in plans]
     assert [statement.figures.event for statement in statements] == [
         str(plan.event()) for plan in plans

@@ -25,10 +25,9 @@ from discreet.tabular.marginals import (
     counts_suffice,
     description_plan,
     fit_twins,
-    numbers_in_levels,
     private_marginals,
 )
-from discreet.tabular.marginals._twins import UNCOUNTED, CountMatrices
+from discreet.tabular.marginals._twins import UNCOUNTED, CountMatrices, numbers_in_levels
 from discreet.tabular.synthetic import (
     combine,
     marginal_distances,

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow
 
 import discreet as dp
 from discreet.methods.inference import Trace
@@ -62,20 +61,6 @@ def draws_of(dim: int = 5) -> dict[str, np.ndarray]:
     """Draws of a scalar and of a vector."""
     rng = np.random.default_rng(1)
     return {"intercept": rng.normal(1, 1, 400), HOSTILE: rng.normal(0, 2, (400, dim))}
-
-
-def twins_of(seed: int, rows: int = 400) -> pyarrow.Table:
-    """A table of age, income, visits and smoker, as a twin of it might be."""
-    rng = np.random.default_rng(seed)
-    age = rng.uniform(17, 90, rows)
-    income = pyarrow.array(
-        np.clip(rng.gamma(4, 12_000, rows), 0, 200_000), mask=rng.random(rows) < 0.08
-    )
-    visits, smoker = (
-        np.minimum(rng.poisson(age / 12), 40),
-        np.where(rng.random(rows) < 0.3, "yes", "no"),
-    )
-    return pyarrow.table({"age": age, "income": income, "visits": visits, "smoker": smoker})
 
 
 def description_facts(hostile: str = HOSTILE) -> dict:

@@ -19,7 +19,6 @@ from discreet.interfaces.page import (
     budget_of,
     course_of,
     description_of,
-    marginals_of,
     panels_of_draws,
     profile_pairs,
     statement_page,
@@ -27,7 +26,7 @@ from discreet.interfaces.page import (
 from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 from .browser import CHROMIUM, Browser
-from .made_up import PLAN, description_facts, result_of, statement_of, twins_of
+from .made_up import PLAN, description_facts, result_of, statement_of
 
 SCHEMA = Schema(
     columns=(
@@ -60,7 +59,6 @@ def pages(folder: Path) -> dict[str, str]:
         "intercept": rng.normal(1, 0.2, 400),
         "weights": rng.normal([1.2, -0.4, 0.7, 0.1, -1], 0.3, (400, 5)),
     }
-    twins = [twins_of(seed) for seed in range(3)]
     common = {
         "pairs": profile_pairs(PLAN, statement),
         "contact": "data protection officer, dpo@example.org",
@@ -70,7 +68,6 @@ def pages(folder: Path) -> dict[str, str]:
         "course": course_of(result_of(statement, name="weights")),
         "panels": panels_of_draws(draws, names),
         "budget": budget_of(ledger, statement),
-        "marginals": marginals_of(twins, SCHEMA),
     }
     broken = statement.with_violations("bounds of these columns were taken from the data: income")
     drifting = {**report["course"], "rest": {"kind": "drifting", "from": 150}}

@@ -7,14 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import discreet as dp
 from discreet.interfaces.page import (
     course_of,
     description_of,
-    marginals_of,
     panels_of_draws,
     profile_pairs,
     statement_page,
@@ -34,7 +32,6 @@ from discreet.interfaces.page._page import (
 )
 from discreet.privacy.accounting import upper
 from discreet.storage import write_file
-from discreet.tabular.tables import schema_from_bounds
 
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
@@ -60,9 +57,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    twins = [
-        {"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)
-    ]
     debit = DebitRow(
         1_000,
         "2026-11-21",
@@ -96,7 +90,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             course=course_of(result_of(STATEMENT)),
             panels=panels_of_draws(draws_of()),
             budget=budget,
-            marginals=marginals_of(twins, schema_from_bounds("age=17:90,smoker=no|yes")),
             description=description_of(description_facts()),
         ),
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow
 import pytest
 
 import discreet as dp
@@ -22,7 +21,6 @@ from discreet.interfaces.page import (
     budget_of,
     course_of,
     description_of,
-    marginals_of,
     panel_of_summary,
     panels_of_draws,
     profile_pairs,
@@ -38,7 +36,7 @@ from discreet.privacy.report import (
     Statement,
     Unit,
 )
-from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_from_bounds
+from discreet.tabular.tables import schema_from_bounds
 
 from .made_up import (
     HOSTILE,
@@ -126,22 +124,16 @@ def test_the_whole_page(tmp_path: Path) -> None:
     ledger.debit(PLAN, delta=1e-6, method=HOSTILE, unit=HOSTILE)
     receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI", unit="one person")
     ledger.set_cap(epsilon=4.5, delta=1e-4)
-    twins = [
-        {"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)
-    ]
     path = dp.page.write_report(
         tmp_path / "report.html",
         result_of(dataclasses.replace(statement_of(delta=1e-6), receipt=receipt)),
         draws=draws_of(),
         note=HOSTILE,
         ledger=ledger,
-        twins=twins,
-        schema=SCHEMA,
     )
     page = Page(path.read_text(encoding="utf-8"))
     assert "2 (this fit)" in page.text
     assert "the cap was set to ε = 4.5" in page.text
-    assert "50.0 %" in page.text
     assert "The fit converged" in page.text
     assert {"main", "header", "nav", "footer"} <= {tag for tag, _ in page.elements}
     assert len(page.of("h1")) == 1
@@ -545,49 +537,9 @@ def test_a_page_counts_persons_where_they_are_the_unit(broken) -> None:
         assert words not in text, words
 
 
-def test_twins_of_every_kind_of_column() -> None:
-    born = (datetime.date(2000, 1, 1), datetime.date(2000, 1, 4))
-    schema = Schema(
-        columns=(
-            Column(
-                name=HOSTILE, kind=Kind.CATEGORICAL, categories=tuple(f"c{i}" for i in range(60))
-            ),
-            Column(name="born", kind=Kind.DATE, bounds=born),
-            Column(name="visits", kind=Kind.COUNT, bounds=(0, 2), missing=Missing.INDICATOR),
-            Column(name="height", kind=Kind.REAL, bounds=(1, 2), unit="m"),
-        ),
-        person="patient",
-    )
-    twin = pyarrow.table(
-        {
-            HOSTILE: ["c0", "c0", "c7", "c59"],
-            "born": [born[0], born[0], born[1], born[1]],
-            "visits": [0, None, 2, 2],
-            "height": [1.0, 2.0, 1.5, 1.5],
-        }
-    )
-    found = marginals_of([twin], schema)
-    shares = {
-        column.name: {bar.label: bar.share for bar in column.bars if bar.share}
-        for column in found.columns
-    }
-    assert len(found.columns[0].bars) == 40
-    assert shares[HOSTILE] == {"c0": 50, "c7": 25, "c59": 25}
-    assert shares["born"] == {"2000-01-01": 50, "2000-01-04": 50}
-    assert shares["visits"] == {"0": 25, "2": 50, "missing": 25}
-    assert shares["height"] == {"1 to 1.1": 25, "1.5 to 1.6": 50, "1.9 to 2": 25}
-    assert [bar.label for bar in found.columns[2].bars if bar.apart] == ["missing"]
-    assert found.columns[0].bars[-1].label == "21 others"
-    text = Page(statement_page(statement_of(), marginals=found)).text
-    assert "1 synthetic table of 4 rows" in text
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"twins": [{"age": [1.0]}]}, ValueError, "belong together"),
-        ({"schema": SCHEMA}, ValueError, "belong together"),
-        ({"twins": [], "schema": SCHEMA}, ValueError, "no twins"),
         ({"draws": {"a": np.zeros((0, 3))}}, ValueError, "has no draws"),
     ],
 )

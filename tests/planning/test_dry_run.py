@@ -21,13 +21,12 @@ from discreet.methods.newton import (
     fit_invented_model,
     fit_newton,
 )
-from discreet.tabular.models import MixtureOfProducts, logistic_regression
+from discreet.tabular.models import logistic_regression
 from discreet.tabular.planning import DryRunRow, _dry_run, _trials, dry_run
 from discreet.tabular.planning._trials import (
     RegressionTrial,
     Terms,
     Worth,
-    distance_of_pairs,
     prediction_score,
 )
 from discreet.tabular.tables import Missing, Schema, schema_from_bounds, schema_from_dict
@@ -182,58 +181,26 @@ def test_a_rare_target_is_invented_as_rare_as_said() -> None:
     ):
         with pytest.raises(ValueError, match=needle):
             _trials.trial_for("logistic", SCHEMA, terms._replace(**changes))
-    twin = MixtureOfProducts(schema_from_bounds("age=17:90,sex=f|m"), components=2, slices=4)
-    for model, about, needle in (
-        (twin, None, "a twin takes every record"),
-        ("logistic", SEVERAL, "only rows are dropped"),
-    ):
-        with pytest.raises(ValueError, match=needle):
-            _trials.trial_for(model, about, terms._replace(kept=0.5))
+    with pytest.raises(ValueError, match="only rows are dropped"):
+        _trials.trial_for("logistic", SEVERAL, terms._replace(kept=0.5))
     with pytest.raises(ValueError, match="share is that of the second category"):
         _trials.trial_for("linear", LINE, terms._replace(share=0.5))
 
 
-def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dry_run, "FACTORS", (0.01, 1.0))
-    twin = MixtureOfProducts(
-        schema_from_bounds("age=17:90,sex=f|m,region=n|s|e"), components=4, slices=8
-    )
-    found = dry_run(twin, num_records=5_000, epsilon=3.0, progress_bar=False)
-    poor, rich = found.rows
-    assert rich.score < 0.5 * poor.score
-    assert (found.method, found.measure, rich.use) == ("Noisy counts", "distance of pairs", "")
-    assert "Use at" not in str(found)
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        pytest.param(None, id="param"),
-        pytest.param(
-            MixtureOfProducts(SEVERAL, components=2, slices=4),
-            id="twin of persons",
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
-def test_what_newton_refuses_is_fitted_in_steps(two_epsilons, about) -> None:
+def test_what_newton_refuses_is_fitted_in_steps(two_epsilons) -> None:
     def model(x, y):
         weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
         shift = numpyro.param("shift", 0.0)
         with numpyro.plate("people", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(logits=shift + x @ weights), obs=y)
 
-    args = (model, SCHEMA) if about is None else (about, None)
-    found = dry_run(*args, num_records=2_000, epsilon=3.0, progress_bar=False)
+    found = dry_run(model, SCHEMA, num_records=2_000, epsilon=3.0, progress_bar=False)
     poor, rich = found.rows
     assert found.method == "A fit in steps"
     assert math.isnan(rich.held)
     assert "intervals" not in str(found)
-    if about is None:
-        assert rich.score > poor.score
-        assert rich.score > 0.55
-    else:
-        assert rich.score < poor.score
+    assert rich.score > poor.score
+    assert rich.score > 0.55
 
 
 @pytest.mark.parametrize("name", ["logistic", "negative-binomial"])
@@ -387,19 +354,6 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
         ("logit", SCHEMA, {}, "model is 'logit'"),
         ("logistic", dataclasses.replace(SCHEMA, target=None), {}, "has none"),
         ("poisson", SCHEMA, {}, "explains a count target"),
-        (MixtureOfProducts(SCHEMA), SCHEMA, {}, "leave about out"),
-        (
-            "logistic",
-            dataclasses.replace(SCHEMA, inferred=("age",)),
-            {},
-            "age were taken from the data",
-        ),
-        (
-            MixtureOfProducts(dataclasses.replace(SCHEMA, inferred=("age",))),
-            None,
-            {},
-            "age were taken from the data",
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(model, about, wrong: dict, match: str) -> None:
@@ -417,25 +371,3 @@ def test_regressions_are_scored_by_what_suits_the_target() -> None:
     )
     assert math.isnan(prediction_score(np.ones(4), np.full(4, 0.5))[1])
     assert math.isnan(prediction_score(np.arange(3.0), np.full(3, np.nan))[1])
-
-
-def test_the_distance_of_pairs_is_that_of_rows() -> None:
-    twin = MixtureOfProducts(schema_from_bounds("a=x|y|z,b=no|yes,c=0:1"), components=3, slices=4)
-    rng = np.random.default_rng(0)
-    shapes = {"component": (3,), "base": (9,), "deviations": (3, 9)}
-    truth, other = (
-        {name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2)
-    )
-    assert distance_of_pairs(twin, truth, truth) == pytest.approx(0.0, abs=1e-12)
-
-    def shares(latents):
-        records = twin.encode(twin.draw(latents, 100_000, np.random.default_rng(1)))
-        table = np.zeros((3, 2, 4))
-        np.add.at(table, tuple(records.T), 1e-5)
-        return table
-
-    difference = shares(truth) - shares(other)
-    pairs = [np.abs(difference.sum(axis=axis)).sum() / 2 for axis in (0, 1, 2)]
-    # The shares of 100,000 rows scatter by 0.002 at most; five times that is seen once in a
-    # million.
-    assert distance_of_pairs(twin, other, truth) == pytest.approx(np.mean(pairs), abs=0.01)

@@ -46,7 +46,9 @@ def test_a_notebook_shows_the_picture_and_not_its_name() -> None:
 
 
 def labels(axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
+    """What is written on the axes, and the lines' names beside them."""
+    beside = axes.get_legend().get_texts() if axes.get_legend() else []
+    return [text.get_text() for text in (*axes.texts, *beside)]
 
 
 def test_the_trace_shows_what_moved_and_shades_what_is_averaged(tmp_path) -> None:

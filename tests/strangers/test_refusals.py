@@ -213,7 +213,7 @@ def test_a_statistic_in_the_model(stranger, likelihood):
         "computes a statistic of its records",
         "x.std(0)",
         "public numbers",
-        "private_standardisation",
+        "dp.describe",
     ):
         assert word in message
 

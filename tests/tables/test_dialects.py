@@ -347,7 +347,6 @@ def test_editors_know_what_a_schema_may_hold() -> None:
             person="id",
             max_rows=2,
             target="born",
-            inferred=("born",),
             missing_values=("?",),
             bought=Bought(
                 columns=("born",),

@@ -17,7 +17,6 @@ from discreet.tabular.tables import (
     column_kinds,
     column_names,
     encode,
-    infer_columns_non_private,
     over_pieces,
     read_table,
     schema_from_bounds,
@@ -100,11 +99,6 @@ def test_columns_without_a_name_are_left_alone(tmp_path) -> None:
     """A spreadsheet's rows end in delimiters, and a data frame's begin with their number."""
     path = write(tmp_path, b",age,region,smoker,,\n0,50,north,no,,\n1,75,east,yes,,\n")
     assert read_table(path, SCHEMA)["age"].to_pylist() == [50, 75]
-    assert [column.name for column in infer_columns_non_private(path).columns] == [
-        "age",
-        "region",
-        "smoker",
-    ]
 
 
 def test_only_a_table_without_rows_is_called_empty(tmp_path) -> None:
@@ -112,8 +106,6 @@ def test_only_a_table_without_rows_is_called_empty(tmp_path) -> None:
     path = write(tmp_path, CSV)
     report = Report(OutOfBounds.REFUSE)
     assert list(over_pieces(path, SCHEMA, lambda table: None, report)) == [None]
-    with pytest.raises(DataError, match="header but no rows"):
-        infer_columns_non_private(write(tmp_path, b"age,smoker\n"))
 
 
 def test_absent_files_and_folders_are_refused(tmp_path) -> None:
@@ -130,26 +122,6 @@ def test_texts_in_a_parquet_column_of_numbers(tmp_path) -> None:
     with pytest.raises(DataError, match="'age' holds something that is not a number") as caught:
         read_table(path, SCHEMA)
     assert "secretcell" not in str(caught.value)
-
-
-def test_inferring_everything(tmp_path) -> None:
-    path = write(tmp_path, b"a,b,y\n1,x,no\n3,z,yes\n,x,yes\n")
-    schema = infer_columns_non_private(path, target="y")
-    assert schema.inferred == ("a", "b", "y")
-    assert schema.columns[0].bounds == (1, 3)
-    assert schema.target_column.categories == ("no", "yes")
-    with pytest.raises(DataError, match="fewer than two"):
-        infer_columns_non_private(write(tmp_path, b"a,y\n1,0\n1,1\n"), target="y")
-
-
-def test_inferring_finds_decimal_commas(tmp_path) -> None:
-    path = write(tmp_path, b"a;b;c\n1,5;1.234;x\n2;2.500,5;y\n")
-    schema = infer_columns_non_private(path)
-    assert (schema.csv.decimal, schema.csv.thousands, schema.csv.delimiter) == (",", ".", ";")
-    assert [column.bounds for column in schema.columns[:2]] == [(1.5, 2.0), (1234.0, 2500.5)]
-    assert encode(read_table(path, schema), schema).num_records == 2
-    american = write(tmp_path, b'a,b\n"1,500",x\n"2,000",y\n')
-    assert infer_columns_non_private(american).csv.decimal == "."
 
 
 def test_kinds_come_from_the_types_of_a_parquet_file(tmp_path) -> None:

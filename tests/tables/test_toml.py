@@ -88,7 +88,6 @@ def test_a_written_schema_is_read_back(
         person=f"{name} of whom",
         max_rows=max_rows,
         missing_values=("?? ?",),
-        inferred=("n",),
     )
     assert read(schema_to_toml(schema)) == schema
 
@@ -122,7 +121,7 @@ def test_a_template_needs_filling_in(tmp_path) -> None:
             "max_rows is 0; it must be an integer of at least 1",
         ),
         ('person = {column = "id", max_rows = 2.5}', "max_rows is 2.5; it must be an integer"),
-        ('non_private_from_data = ["height"]', "says that height was inferred"),
+        ('non_private_from_data = ["height"]', "unknown keys non_private_from_data"),
         ('missing_values = ["?", "b"]', "category 'b', which also stands for a missing cell"),
     ],
 )

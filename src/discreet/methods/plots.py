@@ -310,7 +310,10 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
     for i, place in enumerate(shown):
         stroke = STROKES[i % len(STROKES)]
         shade = SHADES[i // len(STROKES)]
-        axes.plot(steps, iterates[:, place], stroke, color=shade, linewidth=0.9, rasterized=True)
+        line = iterates[:, place]
+        axes.plot(
+            steps, line, stroke, color=shade, linewidth=0.9, label=names[place], rasterized=True
+        )
     every = (
         f"{len(shown)} of {len(names)}, those that moved most"
         if len(shown) < len(names)
@@ -318,54 +321,8 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
     )
     axes.margins(y=0.12)
     axes.set(ylabel="unconstrained value", title=f"Parameters ({every})")
-    ends = np.nan_to_num(iterates[-1, shown], posinf=0.0, neginf=0.0)
-    for place, end, height in zip(
-        shown, ends, _apart(ends, 0.08 * np.ptp(axes.get_ylim())), strict=True
-    ):
-        axes.annotate(
-            names[place],
-            xy=(steps[-1], end),
-            xytext=(1.04, height),
-            textcoords=("axes fraction", "data"),
-            va="center",
-            fontsize="small",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": "0.6",
-                "linewidth": 0.6,
-                "shrinkA": 1,
-                "shrinkB": 1,
-            },
-        )
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small", edgecolor="none")
     tidy(axes)
-
-
-def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
-    """Heights for labels, at least `gap` apart and near those given.
-
-    >>> _apart(np.array([0.0, 0.0, 5.0]), 1.0).tolist()
-    [-0.5, 0.5, 5.0]
-    """
-    order = np.argsort(heights, kind="stable")
-    groups = [[float(height)] for height in heights[order]]
-    starts = list(heights[order])
-    i = 0
-    while i + 1 < len(groups):
-        # Labels that touch become one block about the mean of their heights.
-        if starts[i] + gap * len(groups[i]) > starts[i + 1]:
-            groups[i] += groups.pop(i + 1)
-            starts.pop(i + 1)
-            starts[i] = float(np.mean(groups[i])) - gap * (len(groups[i]) - 1) / 2
-            i = max(0, i - 1)
-        else:
-            i += 1
-    placed = np.empty(len(heights))
-    placed[order] = [
-        start + gap * k
-        for start, group in zip(starts, groups, strict=True)
-        for k in range(len(group))
-    ]
-    return placed
 
 
 def coordinate_names(result: Any, dim: int) -> list[str]:

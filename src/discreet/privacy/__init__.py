@@ -1,6 +1,6 @@
 """What ε rests on: keys, sums, noise, their proof, and the order in which a private act happens.
 
-The ground (`discreet._collector`, `_dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is
+The ground (`discreet._garbage`, `_dp_accounting`, `_jax`, `_numpyro`, `_validate`, `storage`) is
 all that this storey stands on. In reading order; each imports only from those before it:
 
     random       ChaCha20 keys, subkeys by purpose, Gaussian and discrete draws

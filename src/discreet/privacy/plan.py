@@ -262,8 +262,8 @@ class PrivacyPlan:
             rate_schedule: As in the plan; `num_steps` is needed with it.
             clipping_norm: As in the plan.
             relation: As in the plan.
-            shared_with: Plans of other releases from the same records, such as a `Standardisation`
-                before the fit: epsilon is the total. The returned plan does not include them; each
+            shared_with: Plans of other releases from the same records, such as counts before
+                the fit: epsilon is the total. The returned plan does not include them; each
                 is released, stated and debited by itself.
             mechanism: As in the plan.
 

@@ -1,17 +1,17 @@
 """A query: bounded rows of single records, one exact sum, noise, release.
 
-Standardisation, moments, counts, scores and each sum of a private Newton fit are queries. A query's
-program takes a key, the records and public values, computes the sum (`total`) and adds noise to it.
-What is proved is that program: `certify` finds in it how far one record moves the sum, and so the
-event, which must be no more than the noise claims.
+Moments, counts, scores and each sum of a private Newton fit are queries. A query's program takes a
+key, the records and public values, computes the sum (`total`) and adds noise to it. What is proved
+is that program: `certify` finds in it how far one record moves the sum, and so the event, which
+must be no more than the noise claims.
 
 *The sum is exact.* Rows are integers, or bounded, rounded to a grid and clipped (`on_grid`), so
 that they are multiples of the grid's step: 2^26 of them add up in 64 bits without rounding. No last
 bit of a sum depends on the records' order, on which others there are, or on how the table is
 divided: one record moves the sum by its own row, and by nothing else. A last bit of a row would
 move it by a whole step of the grid. So each row must be computed alike whatever the number of
-records: by operations that no compiler contracts, as in `standardise`, or a turn of records at a
-time, by one program, as `in_turns` lays them out. XLA may compute a program's last rows otherwise,
+records: by operations that no compiler contracts, or a turn of records at a time, by one
+program, as `in_turns` lays them out. XLA may compute a program's last rows otherwise,
 so the last `SPARE` of each turn stand for nobody (`gradients._sums`).
 
 *The program need not be given all records.* The exact sum over the others may be among its public
@@ -41,7 +41,6 @@ from discreet._dp_accounting import DpEvent
 from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, probability
 from discreet.privacy.accounting import (
-    BoundedRangeDpEvent,
     Relation,
     calibrate_noise_multiplier,
     neighbours,
@@ -54,7 +53,6 @@ from discreet.privacy.mechanisms import (
     GAUSSIAN,
     LAPLACE,
     clip_records,
-    exponential_mechanism,
     planned_gaussian,
     planned_laplace,
 )
@@ -134,32 +132,6 @@ class Laplace(NamedTuple):
     def drawn(self, dim: int) -> float:
         """Standard deviation of the noise that is drawn, as in `Gaussian`."""
         return math.sqrt(2) * LAPLACE.drawn(self.scale, self.noise_multiplier, dim)
-
-
-class Choice(NamedTuple):
-    """The number of a large one of these sums, by the exponential mechanism.
-
-    The plan of one choice has the event `BoundedRangeDpEvent(epsilon)` and the slack
-    `CHOICE.slack`, so that epsilon is pure but for that: stated at a delta of 1e-15, `epsilon /
-    neighbours(relation).distance` costs at most epsilon. The largest epsilon for a budget is
-    `1 / calibrate_noise_multiplier(lambda x: BoundedRangeDpEvent(1 / x), ...)`.
-
-    Attributes:
-        epsilon: The privacy range.
-        moved: How far a record that is added or removed moves each of them at most, under either
-            relation: that one replaced moves them twice as far is in the event.
-    """
-
-    epsilon: float
-    moved: float = 1.0
-
-    def event(self) -> DpEvent:
-        """As in `Noise`."""
-        return BoundedRangeDpEvent(self.epsilon)
-
-    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
-        """As in `Noise`."""
-        return exponential_mechanism(key, total, self.epsilon / self.moved)
 
 
 _HINT = "It should be well below one over the number of records."

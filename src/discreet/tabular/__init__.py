@@ -7,7 +7,6 @@ imports only from those before it:
     tables           schemas; tables in files and in memory to arrays of records
     private_schema   bounds and categories bought from the data
     models           ready-made models, and levels of columns
-    standardise      private means and spreads of columns
     marginals        noisy counts of cross tables; `describe`; mixtures fitted to counts
     estimators       scikit-learn's interface
     formulas         regressions by a formula, as in brms and Bambi; `regress`

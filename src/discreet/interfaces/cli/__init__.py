@@ -3,6 +3,14 @@
 Commands import what they need when they run, so that `--help` and the completion of words do not
 wait for JAX. Input that a function cannot take is a `ValueError` with what, why and the remedy,
 which `refusing` prints.
+
+A file for each command: `_demo`, `_schema` with `_private_schema`, `_describe`, `_plan`, `_convert`,
+`_fit`, `_report`, `_predict`, `_check`, `_score`, `_synth`, `_explain`, `_account`, `_ledger`,
+`_verify`, `_audit`. They share `_app` (all of them), `_options`, `_terminal` (errors, output),
+`_statement` and `_run` (what surrounds a release, `resume`).
+
+The methods of `fit`: `_choose` (which one), `_methods` (what each has), `_of_records` (of rows in
+memory), `_sums`, `_steps`, `_twin`, `_formula` and `_own_model`.
 """
 
 import atexit

@@ -9,7 +9,6 @@ import typer
 import discreet as dp
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._terminal import (
-    PICTURES,
     check_file,
     refusing,
     say_json,
@@ -63,10 +62,6 @@ def audit(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg)."),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Attack the private step and compare the lower bound on ε with the plan's ε.
@@ -81,7 +76,6 @@ def audit(
     bad input.
     """
     check_file(out, endings=(".json",))
-    check_file(plot, "--plot", PICTURES)
     if (noise_multiplier is None) == (epsilon is None):
         raise ValueError("give one of --noise-multiplier and --epsilon")
     plan = options.plan_of(
@@ -100,8 +94,6 @@ def audit(
     verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
     if out is not None:
         write_file(out, verdict.to_json())
-    if plot is not None:
-        verdict.plot(plot)
     if as_json:
         say_json("audit", verdict.to_dict())
     else:

@@ -10,7 +10,6 @@ from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._terminal import (
     refusing,
     say,
-    say_error,
     say_json,
 )
 
@@ -61,13 +60,12 @@ def convert(
             "feature_names": records.feature_names,
             "files": [out],
         }
-        say_json("convert", {**facts, "inferred": described.inferred})
+        say_json("convert", facts)
     else:
         say(
             f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
             "sensitive as the table: delete it when you no longer need it."
         )
-    _say_inferred(described)
 
 
 def how_converted(data: Path, out_of_bounds: str) -> "dp.tables.Conversion | None":
@@ -94,12 +92,4 @@ def check_whole(
         raise ValueError(
             f"--out-of-bounds missing does not work with {what}: choose refuse or clip, list the texts "
             'that stand for a missing cell as missing_values in the schema, or write out_of_bounds = "missing" for a column in it'
-        )
-
-
-def _say_inferred(schema: "dp.tables.Schema") -> None:
-    if schema.inferred:
-        names = ", ".join(schema.inferred)
-        say_error(
-            f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them."
         )

@@ -160,14 +160,6 @@ PrivateCategories = Annotated[
         "'other'.",
     ),
 ]
-SchemaToBuy = Annotated[
-    Path | None,
-    _budget(
-        "--schema",
-        help='A schema with bounds = "private" and categories = "private" of columns to buy, in the place of --private-bounds, '
-        "--private-categories, --column, --bounds, --person and --target.",
-    ),
-]
 BoughtColumns = Annotated[
     list[str] | None,
     _budget(

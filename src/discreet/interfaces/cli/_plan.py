@@ -49,7 +49,6 @@ class Asked:
     bounds: options.Bounds = None
     schema: options.SchemaFile = None
     delta: options.Delta = None
-    components: options.Components = None
     share: Annotated[
         float | None,
         typer.Option(
@@ -118,20 +117,20 @@ def _plan_fit(asked: Asked) -> None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds or --schema"
         )
-    chosen = choose_model(asked.model, components=asked.components)
+    chosen = choose_model(asked.model)
+    if chosen.name == TWIN:
+        raise ValueError(
+            f"there is no dry run of a {TWIN}: find the ε by which its counts are exact enough, as by --width age=0.5"
+        )
     described = asked.described(chosen)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
-    # A fit to noisy counts releases the number of records, so its default δ does not follow from
-    # it.
-    counts = chosen.name == TWIN and dp.marginals.counts_suffice(described)
-    delta = suggest_delta(None if counts else asked.num_records, None)
     found = dp.planning.dry_run(
         fitted,
         about,
         num_records=asked.num_records,
         epsilon=asked.epsilon,
-        delta=delta if asked.delta is None else asked.delta,
+        delta=suggest_delta(asked.num_records, None) if asked.delta is None else asked.delta,
         guide=guide,
         share=asked.share,
         kept=asked.kept,
@@ -213,11 +212,7 @@ def _what(
 ) -> tuple[Any, "dp.tables.Schema | None", Any]:
     """What `dry_run` fits, the schema that it needs beside, and a guide of one's own."""
     if chosen.own is None:
-        return (
-            (chosen.build(schema), None, None)
-            if chosen.name == TWIN
-            else (chosen.name, schema, None)
-        )
+        return chosen.name, schema, None
     own = chosen.own.prepare(schema)
     if own.of_columns or own.raw:
         takes = "a dict of columns" if own.of_columns else "raw columns"

@@ -1,12 +1,9 @@
 """`discreet schema init --private-bounds --private-categories`: what nobody knows, bought from the table."""
 
 import dataclasses
-import math
-import tomllib
-from collections.abc import Collection, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import discreet as dp
 from discreet._validate import near
@@ -35,19 +32,15 @@ HEAD = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be bought, and what is publicly known; `blank` columns are left to be filled in.
+    """What is to be bought, and what is publicly known; `blank` columns are left to be filled in."""
 
-    `numbers` are columns whose bounds are bought, by name; None: nothing else is known of one.
-    """
-
-    numbers: "Mapping[str, dp.tables.Column | None]"
+    numbers: Sequence[str]
     texts: Sequence[str]
     known: "dp.tables.Schema | None"
     person: str | None
     max_rows: int = 1
     target: str | None = None
     csv: "dp.tables.CsvFormat"
-    missing_values: Sequence[str]
     blank: Sequence[str] = ()
 
 
@@ -93,38 +86,14 @@ def wanted_of_options(
     others = {*(column.name for column in (known.columns if known else ())), identifier}
     chosen = _columns(only, names, others, dp.tables.column_kinds(table))
     return Wanted(
-        numbers=dict.fromkeys(chosen if numbers else ()),
+        numbers=chosen if numbers else (),
         texts=chosen if texts else (),
         known=known,
         person=person,
         max_rows=max_rows,
         target=target,
         csv=csv,
-        missing_values=dp.tables.DEFAULT_MISSING_VALUES,
         blank=only or [name for name in names if name not in others],
-    )
-
-
-def wanted_of_schema(file: Path) -> Wanted:
-    """What a schema asks for in which columns are "private"."""
-    known, numbers, texts = dp.tables.schema_to_buy(file)
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
-    if known is None:
-        # Whatever else the file says is that of a schema with a column.
-        stand_in = {"": {"kind": "binary"}}
-        rest = {key: value for key, value in content.items() if key != "target"}
-        whole = dp.tables.schema_from_dict(rest | {"columns": stand_in})
-    else:
-        whole = known
-    return Wanted(
-        numbers=numbers,
-        texts=texts,
-        known=known,
-        person=dp.tables.EACH_ROW if whole.each_row else whole.person,
-        max_rows=whole.max_rows,
-        target=content.get("target"),
-        csv=whole.csv,
-        missing_values=whole.missing_values,
     )
 
 
@@ -141,7 +110,6 @@ def buy(asked: Purchase) -> "tuple[PrivateSchema, list[Path]]":
         known=wanted.known.columns if wanted.known else (),
         person=None if wanted.person == dp.tables.EACH_ROW else wanted.person,
         csv=wanted.csv,
-        missing_values=wanted.missing_values,
         relation=options.relation_of(asked.relation),
     )
     warn(
@@ -242,54 +210,14 @@ def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.K
     schema = options.of_person(
         found.schema(asked.statement_file.name, wanted.target), wanted.person
     )
-    schema = dataclasses.replace(
-        schema,
-        columns=tuple(
-            _as_known(column, wanted.numbers.get(column.name)) for column in schema.columns
-        ),
-    )
     described = {column.name: column for column in schema.columns}
     order = dp.tables.column_names(asked.table, wanted.csv)
     in_order = sorted(
         schema.columns,
         key=lambda column: order.index(column.name) if column.name in order else len(order),
     )
-    parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
-    if wanted.known is not None:
-        parts |= {
-            name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")
-        }
-        if schema.bought is not None:
-            # What is done with the schema says the cost of all purchases.
-            parts["bought"] = schema.bought.and_before(wanted.known.bought)
-    schema = dataclasses.replace(schema, **parts)
+    schema = dataclasses.replace(schema, columns=tuple(in_order), max_rows=wanted.max_rows)
     why = {name: column.reason for name, column in found.found.items()}
     blank = [name for name in (*wanted.blank, *why) if name not in described]
     blanks = dp.tables.blank_columns(list(dict.fromkeys(blank)), kinds, why)
     return f"{HEAD}\n{dp.tables.schema_to_toml(schema, hints=True, more=blanks)}{dp.tables.decimal_hint(schema.csv)}"
-
-
-def _as_known(column: "dp.tables.Column", known: "dp.tables.Column | None") -> "dp.tables.Column":
-    """A bought column with what the schema that asked for it says of it: its kind, unit and step."""
-    if known is None or column.bounds is None:
-        return column
-    low, high = column.limits
-    step = 1 if known.kind is dp.tables.Kind.COUNT else known.step
-    if step is not None:
-        # Steps are counted from the lower bound: from one that is no multiple, each value would be
-        # moved.
-        whole = Decimal(repr(step))
-        low = float(math.floor(low / step) * whole)
-        high = float(math.ceil(high / step) * whole)
-    if known.kind is dp.tables.Kind.COUNT:
-        low = max(0, int(low))
-        high = max(1, int(high))
-    missing = known.missing if known.may_be_missing else column.missing
-    return dataclasses.replace(
-        column,
-        kind=known.kind,
-        bounds=(low, high),
-        unit=known.unit,
-        step=known.step,
-        missing=missing,
-    )

@@ -169,7 +169,6 @@ def write_picture(file: Path, figure: "Figure") -> Path:
 
 
 PAGE = "report.html"
-MOST_TWINS = 20
 PUT_BACK = "is damaged: put back the file that the fit wrote"
 
 
@@ -196,13 +195,6 @@ def report(
         Path | None,
         typer.Option("--ledger", help="The table's ledger, whose history the page then shows."),
     ] = None,
-    twins: Annotated[
-        Path | None,
-        typer.Option(
-            "--twins-from",
-            help="Folder of twins that discreet synth drew from this fit; the page shows their columns.",
-        ),
-    ] = None,
     dataset: Annotated[
         str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")
     ] = "",
@@ -218,19 +210,18 @@ def report(
 
     `discreet report discreet-fit --out report.html`
 
-    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --contact
-    dpo@example.org`
+    `discreet report discreet-fit --ledger survey.ledger --contact dpo@example.org`
 
     The page is for data protection officers: what was protected, what ε means (with an interactive
-    trade-off curve), the budget, the plan, the course of the fit, posterior and twins, the limits,
-    and the statement's JSON. It loads nothing from the network. The command reads only what the fit
-    wrote and spends nothing. It replaces an earlier page.
+    trade-off curve), the budget, the plan, the course of the fit, the posterior, the limits, and the
+    statement's JSON. It loads nothing from the network. The command reads only what the fit wrote
+    and spends nothing. It replaces an earlier page.
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out is {out}: give a file name that ends in .html")
     if out is not None and out.is_dir():
         raise ValueError(f"--out {out} is a folder: give the name of a file in it")
-    written = write_page(fitted, out, ledger=ledger, twins=twins, dataset=dataset, contact=contact)
+    written = write_page(fitted, out, ledger=ledger, dataset=dataset, contact=contact)
     statement = written.statement
     if as_json:
         facts = statement.to_dict()
@@ -247,7 +238,6 @@ def write_page(
     out: Path | None = None,
     *,
     ledger: Path | None = None,
-    twins: Path | None = None,
     dataset: str = "",
     contact: str = "",
 ) -> Written:
@@ -265,7 +255,6 @@ def write_page(
         shown = _of_twins(fitted, content)
     elif (fitted / "summary.json").is_file():
         shown = _of_summary(fitted, statement)
-    shown["marginals"] = None if twins is None else _marginals(twins, content)
     shown["budget"] = None if ledger is None else dp.page.budget_of(dp.Ledger(ledger), statement)
     try:
         page = dp.page.statement_page(statement, **shown, dataset=dataset, contact=contact)
@@ -276,7 +265,6 @@ def write_page(
         "budget": "budget",
         "course": "course of the fit",
         "panels": "posterior",
-        "marginals": "twins",
     }
     parts = tuple(name for key, name in names.items() if shown.get(key))
     try:
@@ -364,33 +352,3 @@ def profile_of(plan: Any, statement: "dp.Statement") -> list[tuple[float, float]
     if hasattr(plan, "profile"):
         return dp.page.profile_pairs(plan, statement)
     return [(point.epsilon, point.delta) for point in statement.figures.profile]
-
-
-def _marginals(folder: Path, content: Any) -> "dp.page.TwinMarginals":
-    """The marginals of twins by `discreet synth`. Refuse other files, since a real table would be shown unprotected."""
-    from discreet.interfaces.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
-
-    remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
-    about = read_json(folder / ABOUT, remedy)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise ValueError(f"{folder / ABOUT} is not what discreet synth wrote: {remedy}")
-    if about.get("statement") != content:
-        raise ValueError(
-            f"the twins in {folder} were drawn from another fit, whose statement is another one: draw twins of this fit by "
-            "discreet synth"
-        )
-    names = about.get("twins")
-    if (
-        not isinstance(names, list)
-        or not names
-        or not all(isinstance(x, str) and TWIN.fullmatch(x) for x in names)
-    ):
-        raise ValueError(f"{folder / ABOUT} names no twins: {remedy}")
-    digests = about.get("sha256", {})
-    for name in names:
-        if not (folder / name).is_file() or digests.get(name) != digest_of(folder / name):
-            raise ValueError(f"{folder / name} is not the twin that discreet synth wrote: {remedy}")
-    schema = dp.tables.schema_from_toml(folder / SCHEMA)
-    return dp.page.marginals_of(
-        [dp.tables.read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema
-    )

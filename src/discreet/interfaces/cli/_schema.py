@@ -9,13 +9,12 @@ import typer
 
 import discreet as dp
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._convert import Table, _say_inferred
+from discreet.interfaces.cli._convert import Table
 from discreet.interfaces.cli._private_schema import (
     Purchase,
     buy,
     say_bought,
     wanted_of_options,
-    wanted_of_schema,
 )
 from discreet.interfaces.cli._terminal import (
     Command,
@@ -23,7 +22,6 @@ from discreet.interfaces.cli._terminal import (
     check_file,
     refusing,
     say,
-    say_error,
     say_json,
     say_lines,
     say_text,
@@ -51,17 +49,9 @@ def init(
             "patient:5; or 'each row' if no person has two."
         ),
     ] = None,
-    non_private_from_data: Annotated[
-        bool,
-        typer.Option(
-            "--non-private-from-data",
-            help="Take bounds and categories from the cells. The result is NOT PRIVATE.",
-        ),
-    ] = False,
     private_bounds: options.PrivateBounds = False,
     private_categories: options.PrivateCategories = False,
     column: options.BoughtColumns = None,
-    schema: options.SchemaToBuy = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
@@ -95,44 +85,41 @@ def init(
         "num_records": num_records,
         "relation": relation,
     }
-    asked_for = "--private-bounds" if private_bounds else "--private-categories"
-    if schema is not None:
-        asked_for = "--schema"
-    elif not (private_bounds or private_categories):
-        asked_for = ""
-    _check_terms(
-        asked_for,
-        {**terms, "ledger": ledger, "column": column, "seed": seed},
-        non_private_from_data,
-    )
+    asked_for = "--private-categories" if private_categories else ""
+    if private_bounds:
+        asked_for = "--private-bounds"
+    _check_terms(asked_for, {**terms, "ledger": ledger, "column": column, "seed": seed})
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
     if not asked_for:
-        _write_template(table, csv, out, bounds, target, person, non_private_from_data, as_json)
+        _write_template(table, csv, out, bounds, target, person, as_json)
         return
-    if schema is None:
-        wanted = wanted_of_options(
-            table,
-            csv,
-            bounds,
-            target,
-            person,
-            column or (),
-            numbers=private_bounds,
-            texts=private_categories,
-        )
-    elif private_bounds or private_categories or bounds or target or person or column:
-        raise ValueError(
-            "--schema says what to buy, and the rest: leave other options that describe columns out"
-        )
-    else:
-        wanted = wanted_of_schema(schema)
-    files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
-    _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
+    wanted = wanted_of_options(
+        table,
+        csv,
+        bounds,
+        target,
+        person,
+        column or (),
+        numbers=private_bounds,
+        texts=private_categories,
+    )
+    _make_purchase(
+        Purchase(
+            table=table,
+            out=out,
+            overwrite=overwrite,
+            wanted=wanted,
+            ledger=ledger,
+            seed=seed,
+            **terms,
+        ),
+        as_json,
+    )
 
 
-def _check_terms(asked_for: str, spends: dict[str, object], non_private_from_data: bool) -> None:
-    """Refuse terms of a purchase without one, and a purchase without its price or beside cells that cost nothing."""
+def _check_terms(asked_for: str, spends: dict[str, object]) -> None:
+    """Refuse terms of a purchase without one, and a purchase without its price."""
     given = [name for name, value in spends.items() if value is not None]
     if given and not asked_for:
         raise ValueError(
@@ -142,8 +129,6 @@ def _check_terms(asked_for: str, spends: dict[str, object], non_private_from_dat
         raise ValueError(
             f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1"
         )
-    if asked_for and non_private_from_data:
-        raise ValueError(f"{asked_for} and --non-private-from-data: give only one")
 
 
 def _write_template(
@@ -153,7 +138,6 @@ def _write_template(
     bounds: str | None,
     target: str | None,
     person: str | None,
-    non_private_from_data: bool,
     as_json: bool,
 ) -> None:
     """Write and print a schema for which nothing is spent."""
@@ -161,11 +145,8 @@ def _write_template(
     numbers = (
         " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
     )
-    inferred: tuple[str, ...] = ()
     guessed: list[str] = []
     if bounds is not None:
-        if non_private_from_data:
-            raise ValueError("--bounds and --non-private-from-data: give only one")
         described = options.of_person(dp.tables.schema_from_bounds(bounds, target=target), person)
         described = dataclasses.replace(described, csv=csv)
         names = [column.name for column in described.columns]
@@ -174,13 +155,6 @@ def _write_template(
         done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.{numbers}"
         if guessed:
             done += f" Check the kind of {dp.report.listed(guessed)}: it is a guess, and a comment names the other one."
-    elif non_private_from_data:
-        names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
-        described = dp.tables.infer_columns_non_private(table, target=target, columns=names)
-        described = options.of_person(described, person)
-        inferred = described.inferred
-        content = f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}"
-        done = ""
     else:
         names = [name for name in dp.tables.column_names(table, csv) if name]
         kinds = dp.tables.column_kinds(table)
@@ -190,14 +164,9 @@ def _write_template(
         done = f"Wrote {out} with the column names. Fill in what is publicly known about each column.{numbers}"
     write_file(out, content)
     if as_json:
-        say_json(
-            "schema init",
-            {"columns": names, "inferred": inferred, "guessed": guessed, "files": [out]},
-        )
-    elif done:
+        say_json("schema init", {"columns": names, "guessed": guessed, "files": [out]})
+    else:
         say(done)
-    if non_private_from_data:
-        say_error(NOT_PRIVATE.format(out=out))
 
 
 def _make_purchase(asked: Purchase, as_json: bool) -> None:
@@ -210,19 +179,6 @@ def _make_purchase(asked: Purchase, as_json: bool) -> None:
         say_bought(found, asked, files)
     if asked.out not in files:
         raise typer.Exit(1)
-
-
-NOT_PRIVATE = (
-    "NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest value of a column "
-    "belong to individual people, and so may a category. No ε holds for a fit that uses them, and its statement says so, as long "
-    "as the file lists their columns as taken from the data."
-)
-
-
-NON_PRIVATE_HEAD = """\
-# NOT PRIVATE: the bounds and categories below were taken from the cells of the table. Do not publish this file; no ε holds
-# for a fit that uses it, and the fit's statement says so. Where you have replaced a column's by what is publicly known
-# without the table, take its name out of this list:"""
 
 
 NOBODY_SAID = (
@@ -262,7 +218,6 @@ def check(
             "person": described.person,
             "max_rows": described.max_rows,
             "described": dict(zip(columns, described.describe(), strict=True)),
-            "inferred": described.inferred,
             "bought": described.bought and described.bought.to_dict(),
         }
         say_json("schema check", facts)
@@ -273,7 +228,6 @@ def check(
             say(NOBODY_SAID)
         if described.bought is not None:
             say(described.bought.in_words())
-    _say_inferred(described)
 
 
 @schema.command(name="json")

@@ -57,8 +57,8 @@ def score(
 
     `discreet score discreet-fit --data held-out.csv --epsilon 0.5 --delta 1e-6`
 
-    One noisy release spends ε. From it follow accuracy, AUC, log-likelihood, a calibration table
-    and the ROC curve; for a target of numbers the errors and R2. Each figure has an interval for
+    One noisy release spends ε. From it follow accuracy, AUC, log-likelihood and a calibration
+    table; for a target of numbers the errors and R2. Each figure has an interval for
     the rows of the table, and one for the population. The table has the columns of the fit's
     schema, and should hold other people than the fit's table.
 
@@ -74,7 +74,8 @@ def score(
     unweighed = [schema.weight_words()] if schema.weight is not None else []
     for words in unweighed:
         say_error(words)
-    schema = schema.without_weight()
+    columns = tuple(column for column in schema.columns if column.name != schema.weight)
+    schema = dataclasses.replace(schema, columns=columns, weight=None)
     table = dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds)
     records = dp.tables.encode(table, schema, out_of_bounds=out_of_bounds)
     y = records.y

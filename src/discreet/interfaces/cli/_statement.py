@@ -120,15 +120,9 @@ def warn(
     Of a table in `data`, say also that a row is protected, if the schema does not say whether a
     person may have several.
     """
-    if ledger is not None and (schema.inferred or seed is not None):
+    if ledger is not None and seed is not None:
         raise ValueError(
-            "--ledger is for private fits, and this one would not be private (--seed, or bounds from the data): "
-            "leave one of them out"
-        )
-    if schema.inferred:
-        say_error(
-            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data. No ε holds for the "
-            "results, and the statement says so."
+            "--ledger is for private fits, and this one would not be private (--seed): leave one of them out"
         )
     if seed is not None:
         say_error(
@@ -164,7 +158,7 @@ def complete_statement(
     """
     lines = zip(schema.columns, schema.describe(), strict=True)
     bought = schema.bought.columns if schema.bought is not None else ()
-    public = [line for column, line in lines if column.name not in (*schema.inferred, *bought)]
+    public = [line for column, line in lines if column.name not in bought]
     described = f"Columns and their bounds or categories: {'; '.join(public)}."
     if public and described not in statement.public:
         statement = statement.with_public(described)
@@ -222,12 +216,5 @@ def complete_statement(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
             "next was not checked."
         )
-    statement = dataclasses.replace(
-        statement, about=about, made_on=made_on, contact=contact
-    ).with_notes(*notes)
-    if schema.inferred:
-        statement = statement.with_violations(
-            f"Bounds or categories of these columns were taken from the data: "
-            f"{', '.join(schema.inferred)}. They may reveal values of individual people; no ε holds for the results."
-        )
-    return statement
+    stated = dataclasses.replace(statement, about=about, made_on=made_on, contact=contact)
+    return stated.with_notes(*notes)

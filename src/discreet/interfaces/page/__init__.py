@@ -2,6 +2,8 @@
 
 No reader of tables is in reach: of people it knows what a result, a ledger and synthetic twins
 hold.
+
+Files, in reading order: `_bound` (what attackers can do), `_charts`, `_page`, `_description`.
 """
 
 from discreet.interfaces.page._bound import (
@@ -13,9 +15,7 @@ from discreet.interfaces.page._bound import (
 from discreet.interfaces.page._charts import course_of as course_of
 from discreet.interfaces.page._description import description_of as description_of
 from discreet.interfaces.page._page import (
-    TwinMarginals as TwinMarginals,
     budget_of as budget_of,
-    marginals_of as marginals_of,
     panel_of_summary as panel_of_summary,
     panels_of_draws as panels_of_draws,
     statement_page as statement_page,

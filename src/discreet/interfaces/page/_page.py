@@ -58,8 +58,6 @@ from discreet.privacy.report import (
     value_words,
 )
 from discreet.storage import write_file
-from discreet.tabular.models import Levels
-from discreet.tabular.tables import Column, Schema
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,25 +277,23 @@ def _finite(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-SLICES = 12
 MOST_COLUMNS = 40
 MOST_LEVELS = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins."""
+    """One level, a category or a slice of numbers: its share of the rows in percent, and the ends of its interval."""
 
     label: str
     share: float
     least: float
     most: float
-    apart: bool = False  # True for missing cells after slices of numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Marginal:
-    """One column of the twins: its bounds or categories in words, and its levels in order."""
+    """One column: its bounds or categories in words, and its levels in order."""
 
     name: str
     rule: str
@@ -307,44 +303,6 @@ class Marginal:
     def top(self) -> float:
         """The largest share."""
         return max((bar.most for bar in self.bars), default=0.0) or 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class TwinMarginals:
-    """The columns of so many twins, each of so many rows: those shown `of` so many."""
-
-    twins: int
-    rows: tuple[int, ...]
-    columns: tuple[Marginal, ...]
-    of: int
-
-
-def marginals_of(twins: Sequence[Any], schema: Schema) -> TwinMarginals:
-    """Shares of the levels of each column. Post-processing if the tables are what they are said to be: twins of a private fit."""
-    schema = schema.without_person()
-    levels = Levels(schema, SLICES, round_edges=True)
-    found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
-    if not found or min(map(len, found)) == 0:
-        raise ValueError(
-            "There are no twins to show: pass the tables that synthesize made, of one row at least"
-        )
-    columns = []
-    for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
-        counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
-        columns.append(_marginal(column, levels.labels(column), 100 * np.array(counts)))
-    return TwinMarginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
-
-
-def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
-    mean = shares.mean(axis=0)
-    least = shares.min(axis=0)
-    most = shares.max(axis=0)
-    bars = [
-        Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)
-    ]
-    if column.bounds and column.may_be_missing:
-        bars[-1] = dataclasses.replace(bars[-1], apart=True)
-    return Marginal(column.name, column.rule() if column.bounds else str(column.kind), few(bars))
 
 
 def few(bars: Sequence[Bar]) -> tuple[Bar, ...]:
@@ -387,14 +345,13 @@ def statement_page(
     panels: Sequence[Panel] = (),
     note: str = "",
     budget: Budget | None = None,
-    marginals: TwinMarginals | None = None,
     description: Any = None,
     units: str = "",
     dataset: str = "",
     contact: str = "",
     day: datetime.date | None = None,
 ) -> str:
-    """The page, HTML, of what `budget_of`, `course_of`, `panels_of_draws`, `marginals_of` and `description_of` found.
+    """The page, HTML, of what `budget_of`, `course_of`, `panels_of_draws` and `description_of` found.
 
     Guarantee: every figure is the statement's, or follows from it as an upper bound; where the
     statement is not private, none is shown as if it held. Texts stay texts, whatever they hold; the
@@ -416,7 +373,6 @@ def statement_page(
         ("plan", "What was done", True),
         ("course", "Course of the fit", charts),
         ("posterior", posterior, panels),
-        ("twins", "Synthetic twins", marginals),
         ("limits", "Limits", True),
         ("machine", "Files", True),
     )
@@ -455,12 +411,6 @@ def statement_page(
         "units": units,
         "note": note,
         "description": description,
-        "marginals": marginals,
-        "twin_rows": " to ".join(
-            f"{x:,}" for x in sorted({min(marginals.rows), max(marginals.rows)})
-        )
-        if marginals
-        else "",
         "json": text,
         "json_base64": base64.b64encode(text.encode()).decode(),
         "json_sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -727,8 +677,6 @@ def write_report(
     feature_names: Sequence[str] | None = None,
     note: str = "",
     ledger: Ledger | None = None,
-    twins: Sequence[Any] | None = None,
-    schema: Schema | None = None,
     dataset: str = "",
     contact: str = "",
     day: datetime.date | None = None,
@@ -736,7 +684,7 @@ def write_report(
     """Write a result's statement as a page for people: one HTML file, to be handed to a data protection officer.
 
     What was protected and what ε means, with a trade-off curve whose points can be moved; the
-    budget, the plan, the course of the fit, posterior summaries, synthetic twins, and the limits;
+    budget, the plan, the course of the fit, posterior summaries, and the limits;
     and the statement's JSON. The file loads nothing, works without scripts and on paper. All that
     it shows is released or public, and writing it costs nothing.
 
@@ -750,9 +698,6 @@ def write_report(
         feature_names: Names of the rows of each latent that has as many coordinates.
         note: A remark on the posterior, what its intervals leave out say.
         ledger: The table's ledger, whose history is shown.
-        twins: Tables that `synthesize` made of this result, and never the table that was fitted:
-            their columns are shown as they are.
-        schema: The twins' public description.
         dataset: The name of the table; by default the ledger's.
         contact: Who answers questions.
         day: The day of the fit; by default the ledger's.
@@ -762,8 +707,7 @@ def write_report(
 
     Raises:
         TypeError: Something without a statement.
-        ValueError: Twins without a schema, or the other way round; no draws; twins that do not fit
-            their schema; a changed ledger.
+        ValueError: No draws; a changed ledger.
         OSError: The file cannot be written.
 
     Example::
@@ -777,10 +721,6 @@ def write_report(
         raise TypeError(
             f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement"
         )
-    if (twins is None) != (schema is None):
-        raise ValueError(
-            "twins and schema belong together: the schema describes the twins' columns. Pass both"
-        )
     drawn = draws if draws is not None else getattr(result, "draws", None)
     plan = getattr(result, "plan", None)
     page = statement_page(
@@ -792,7 +732,6 @@ def write_report(
         ),
         note=note,
         budget=None if ledger is None else budget_of(ledger, statement),
-        marginals=None if twins is None or schema is None else marginals_of(twins, schema),
         dataset=dataset,
         contact=contact,
         day=day,

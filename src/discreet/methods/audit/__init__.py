@@ -2,6 +2,9 @@
 
 No release of an audit is private: an audit repeats its releases, with keys derived from a seed.
 Audit artificial records.
+
+Files, in reading order: `_verdict` (bounds from counts), `_audits` (many runs), `_one_run`,
+`_worst_case` (canaries for a plan).
 """
 
 from discreet.methods.audit._audits import (
@@ -19,7 +22,6 @@ from discreet.methods.audit._verdict import (
     clopper_pearson as clopper_pearson,
     epsilon_lower_bound as epsilon_lower_bound,
     judge as judge,
-    plot_verdicts as plot_verdicts,
 )
 from discreet.methods.audit._worst_case import (
     WorstCase as WorstCase,

@@ -11,8 +11,7 @@ import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,10 +20,9 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from discreet._validate import finite_or_none, fraction, probability
-from discreet.methods.plots import new_figure, save, tidy
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 def clopper_pearson(
@@ -316,10 +314,6 @@ class Verdict:
         """`to_dict` as indented, strict JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draw lower bound and claim; see `plot_verdicts`."""
-        return plot_verdicts([self], path)
-
     def __str__(self) -> str:
         title = f"Audit of {self.target}"
         claimed = (
@@ -373,43 +367,3 @@ class Verdict:
             f"{weak * (self.epsilon_lower < self.claimed_epsilon / 4)}"
             f"The true ε may lie anywhere between {self.epsilon_lower:.4g} and {self.claimed_epsilon:.4g}."
         )
-
-
-def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -> Figure:
-    """Draw a bar up to the lower bound on ε and a line at the claim, for each audit.
-
-    Args:
-        verdicts: At least one; the first is on top.
-        path: File for the picture, whose ending determines its format; None: it is not saved.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-        ValueError: No verdicts.
-    """
-    if not verdicts:
-        raise ValueError("There is no verdict to draw. Pass at least one.")
-    figure = new_figure(8.0, 1.1 + 0.33 * len(verdicts))
-    axes = figure.subplots()
-    farthest = max(
-        x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x)
-    )
-    for row, verdict in enumerate(verdicts):
-        shade = "0.5" if verdict.contradicted else "0.8"
-        reached = min(verdict.epsilon_lower, farthest)
-        axes.barh(row, reached, height=0.6, color=shade)
-        if math.isfinite(verdict.claimed_epsilon):
-            axes.plot(
-                [verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2
-            )
-        if verdict.contradicted:
-            axes.text(max(reached, 0.0), row, "  contradicted", va="center", fontsize="small")
-    axes.set_yticks(
-        range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small"
-    )
-    axes.set_ylim(len(verdicts) - 0.4, -0.6)
-    accused = any(verdict.contradicted for verdict in verdicts)
-    axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
-    axes.set_xlabel("ε")
-    figure.suptitle("Bar: measured lower bound. Line: claimed upper bound.", fontsize="small")
-    tidy(axes)
-    return save(figure, path)

@@ -5,7 +5,7 @@ Files, in reading order:
 - the model: `_records`, `_levels` and `_plates` (which rows), `_programs`, `_tables_outside`,
   `_structure` with `_autoguides` and `_point_guide`, `_elbo` with `_start`, `_couplings` and
   `_support` (what is refused);
-- the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`,
+- the fit: `_step_keys`, `_draws`, `_local`, `_optimizers`, `_step`, `_trace`, `_saved`, `_checkpoint`,
   `_processes`, `_loop`, `_proof`;
 - its result: `_forms`, `_tail`, `_noise_aware`, `_result`;
 - the methods: `_dpsvi` with `_defaults`; `_dpsgld` with `_langevin`; `_ops` with `_points`,

@@ -56,7 +56,6 @@ def run_chains(
     num_chains: int,
     num_warmup: int,
     num_samples: int,
-    nuts_options: Mapping[str, Any],
     progress_bar: bool,
 ) -> Chains:
     """Run independent chains, each from its own random start in (-2, 2)^dim."""
@@ -74,7 +73,7 @@ def run_chains(
         numpyro.factor("log density", density)
 
     mcmc = MCMC(
-        _QuietNUTS(target, **nuts_options),
+        _QuietNUTS(target),
         num_warmup=num_warmup,
         num_samples=num_samples,
         num_chains=num_chains,

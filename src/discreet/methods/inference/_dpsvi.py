@@ -62,7 +62,6 @@ from discreet.privacy.verify import Certificate
 from discreet.storage import exclusive
 
 if TYPE_CHECKING:
-    from discreet.privacy.gradients import EngineReport
     from discreet.privacy.ledger import Ledger
 
 IN_STEPS = {
@@ -505,11 +504,6 @@ class DPSVI:
             "These arguments differ from those of init in nesting, names, shapes, dtypes or public numbers. Pass them exactly "
             "as to init; only the number of rows may differ."
         )
-
-    def explain_engine(self) -> EngineReport:
-        """Describe the clipping of each leaf's gradients, and its cost; print it for a table. After `init` or `run`."""
-        step = self._initialised()
-        return step.explain(self._shapes, self.plan.sampling.capacity(self.plan.num_records))
 
     @in_own_settings
     def get_params(self, state: DPSVIState) -> dict[str, Any]:

@@ -353,30 +353,6 @@ class Objective:
         }
         return jax.vmap(one)(choices), scales[0]
 
-    @functools.partial(jax.jit, static_argnums=(0, 4))
-    def infer_discrete(
-        self, params: Values, leaves: Sequence[Any], key: PRNGKeyArray, num_samples: int
-    ) -> dict[str, Array]:
-        """The summed latents of given records, each time with another draw of the guide at constrained `params`."""
-        psi = self.unconstrain(params)
-        # All latents: an objective that came from a file does not say which ones records touch.
-        whole = dataclasses.replace(
-            self,
-            num_particles=1,
-            touched_latents=self.structure.global_latents,
-            touched_params=tuple(psi),
-        )
-
-        def one(key: PRNGKeyArray) -> dict[str, Array]:
-            draw, local = jax.random.split(key)
-            u, _ = whole.link(psi, draw)
-            keys = jax.random.split(local, len(leaves[0]))
-            return jax.vmap(lambda record, key: whole.draw_discrete(u, record, key))(
-                list(leaves), keys
-            )
-
-        return jax.vmap(one)(jax.random.split(key, num_samples))
-
     def draw_discrete(
         self, u: Values, record: Sequence[Any], key: PRNGKeyArray
     ) -> dict[str, Array]:

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from numpyro.infer import NUTS
 
 from discreet._jax import one_release
 from discreet._validate import integer, is_real, positive, real
@@ -306,7 +305,6 @@ class OnePosteriorSample:
         num_records: Public number of records, where a plate of the model declares it. None: under
             REPLACE_ONE the table's.
         placeholder: An artificial record, as for DPSVI.
-        nuts_options: Further options of NumPyro's NUTS, such as `max_tree_depth`.
         static_kwargs: Public keyword arguments of the model.
 
     Raises:
@@ -343,7 +341,6 @@ class OnePosteriorSample:
         num_chains: int = 4,
         num_records: int | None = None,
         placeholder: Sequence[Any] | None = None,
-        nuts_options: Mapping[str, Any] | None = None,
         **static_kwargs: Any,
     ) -> None:
         low, high = _limits(log_likelihood_bound, lipschitz, radius, relation)
@@ -370,8 +367,6 @@ class OnePosteriorSample:
         self.radius = radius
         self.num_records = num_records
         self.placeholder = placeholder
-        self.nuts_options = dict(nuts_options or {})
-        NUTS(model, **self.nuts_options)  # refuses what it does not know before anything is spent
         self.static_kwargs = static_kwargs
         tempering = Tempering.for_epsilon(
             epsilon, low, high, centered=lipschitz is not None, relation=relation
@@ -465,7 +460,6 @@ class OnePosteriorSample:
             num_chains=self.num_chains,
             num_warmup=self.num_warmup,
             num_samples=self.num_samples,
-            nuts_options=self.nuts_options,
             progress_bar=progress_bar,
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from discreet._validate import choice, integer
 from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._forms import ArrayForm, Form, is_plain, kinds, objective_of
-from discreet.methods.inference._records import Program, take_apart
+from discreet.methods.inference._records import Program
 from discreet.methods.inference._step import PrivateStep, StepFigures
 from discreet.methods.inference._trace import Trace, parted
 from discreet.privacy import random
@@ -267,47 +267,6 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
                 "DPSVI that was initialised."
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
-
-    def infer_discrete(
-        self, key: PRNGKeyArray, *args: Any, num_samples: int = 1, **kwargs: Any
-    ) -> dict[str, Array]:
-        """Draw the discrete latents that were summed out, for given records: the counterpart of NumPyro's `infer_discrete`.
-
-        Exact given the shared latents, of which each sample takes another draw from the guide. Each
-        record's draw depends on that record and on the release, so it may be shown where the record
-        itself may be.
-
-        Args:
-            key: Any JAX key.
-            args: Records, as the model takes them.
-            num_samples: Number of draws.
-            kwargs: Likewise.
-
-        Returns:
-            For each latent an array (num_samples, records, ...).
-
-        Raises:
-            ValueError: The result holds no guide, the model has no such latent, records have
-                variational parameters of their own, or the arguments are not like those of the fit.
-        """
-        objective = self._objective
-        if (
-            objective is None
-            or not objective.structure.summed
-            or objective.structure.local_params
-            or num_samples < 1
-        ):
-            raise ValueError(
-                "infer_discrete needs a result with its guide (discreet.load_result(path, model, guide)), a model with "
-                'discrete latents of each record that the guide leaves out, no local="private", and num_samples >= 1.'
-            )
-        records = take_apart(args, kwargs)
-        if records.signature != objective.programs.records.signature:
-            raise ValueError(
-                "The arguments are not like those of the fit: the same nesting, shapes of a row and dtypes."
-            )
-        secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
-        return objective.infer_discrete(dict(self.params), records.leaves, secret, num_samples)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Convert draws of `noise_aware()` for ArviZ, with the statement in their attributes; at no cost.

@@ -84,8 +84,8 @@ def choose_placeholder(
             raise ValueError(
                 "The model computes a statistic of its records, such as x.std(0) or a range: artificial records have a finite "
                 "density where they differ, and none where they are equal. A statistic couples all records, and each is "
-                "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or before the fit by "
-                "discreet.standardise.private_standardisation, which is another release with its own cost."
+                "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or by figures of dp.describe, "
+                "which is another release with its own cost."
             )
     return records.filled(0, 1)
 

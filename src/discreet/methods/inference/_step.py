@@ -30,7 +30,6 @@ from discreet.privacy.sampling import Batch, Drawing, Sampling
 
 if TYPE_CHECKING:
     from discreet.methods.inference._local import LocalUpdates
-    from discreet.privacy.gradients import EngineReport
 
 
 class DPSVIState(NamedTuple):
@@ -242,20 +241,6 @@ class PrivateStep:
         return dataclasses.replace(
             sampling.drawing(num_records), padding=leaves[0].shape[0] - num_records
         )
-
-    def explain(self, psi: Any, num_rows: int) -> EngineReport:
-        """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""
-        key = random.key(0)
-        u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        moved = self._moved(u)
-        zeros = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), u)
-        draws = self._draws(moved, zeros, self.objective.example, key)
-
-        def loss(moved: Any, row: Any) -> Float[Array, ""]:
-            record, bits = row
-            return draws.loss(moved, record, key, bits)
-
-        return self.engine.explain(loss, moved, (self.objective.example, draws.requests), num_rows)
 
     def _moved(self, u: Any) -> Any:
         """The leaves of `u` that records' gradients reach, with None in the places of the others."""

@@ -5,7 +5,7 @@ Files, in reading order:
 - what both share: `_algebra` (what follows from releases), `_sums` (programs over a table in
   parts), `_saved` (each release once, kept and resumed), `_weights`, `_verdict`, `_posterior` (the
   base of results), `_invented`;
-- regressions: `_plan`, `_releases` (rows and their bounds), `_counts`, `_fit`;
+- regressions: `_plan`, `_releases` (rows and their bounds), `_counts`, `_bend`, `_fit`;
 - models: `_model_plan`, `_model` (rows), `_lengths`, `_far`, `_blocks`, `_sampling`, `_own`
   (`DPNewton`).
 """

@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from scipy.special import chdtri
 from tqdm.auto import tqdm
 
-from discreet._collector import uncollected
+from discreet._garbage import uncollected
 from discreet._jax import one_release
 from discreet.methods.inference import (
     Latents,

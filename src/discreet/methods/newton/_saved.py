@@ -28,7 +28,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from discreet._collector import uncollected
+from discreet._garbage import uncollected
 from discreet._jax import run_once
 from discreet.methods.inference import FAILED, START_AGAIN, Processes, SavedFit, versions
 from discreet.methods.newton._algebra import one_thread

@@ -1,4 +1,9 @@
-"""Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
+"""Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX.
+
+Files, in reading order: `_relation` (neighbours), `_pairs` (the cost of one use), `_choices` and
+`_replaced` (more pairs), `_events` (from events to pairs), `_compose`, `_profile` (ε, δ and
+calibration), `_renyi` and `_filter` (budgets), `_risk` (in words), `_compare`.
+"""
 
 from discreet.privacy.accounting._compare import (
     Account as Account,
@@ -10,7 +15,6 @@ from discreet.privacy.accounting._compare import (
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
-    SharedDpEvent as SharedDpEvent,
     event_from_dict as event_from_dict,
     event_to_dict as event_to_dict,
     pure_event as pure_event,

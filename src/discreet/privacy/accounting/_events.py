@@ -64,21 +64,6 @@ class BoundedRangeDpEvent(DpEvent):
     epsilon: float
 
 
-@attr.s(frozen=True, slots=True, auto_attribs=True)
-class SharedDpEvent(DpEvent):
-    """A release with Laplace noise beside one with Gaussian noise, of two parts of one vector of a record.
-
-    Attributes:
-        laplace: The scale of the Laplace noise, over what a record moves that release by (in L1)
-            where the whole clipping norm is in its part.
-        gaussian: The standard deviation of the Gaussian noise, likewise (in L2). What a record
-            moves the two by, as shares a and b of these, obeys a^2 + b^2 <= 1.
-    """
-
-    laplace: float
-    gaussian: float
-
-
 NOISES: dict[type[DpEvent], Callable[[float], Pair]] = {
     GaussianDpEvent: GaussianPair,
     LaplaceDpEvent: LaplacePair,
@@ -95,7 +80,6 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
         {"noise_parameter": "number", "num_buckets": "count"},
     ),
     "bounded_range": (BoundedRangeDpEvent, {"epsilon": "number"}),
-    "shared": (SharedDpEvent, {"laplace": "number", "gaussian": "number"}),
     "poisson_sampled": (
         PoissonSampledDpEvent,
         {"sampling_probability": "number", "event": "event"},
@@ -175,9 +159,8 @@ def event_from_dict(content: Any) -> DpEvent:
     return kind(**values)
 
 
-_MOST_CHOICES = 2000
 _MOST_RANGE = 200.0
-"""Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
+"""The largest range of a choice."""
 
 _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is computed as a sum; beyond, they are composed numerically."""
@@ -199,10 +182,10 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
             from discreet.privacy.accounting._choices import PureCurve
 
             return PureCurve(pure_epsilon(only), times)
-        if isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
+        if isinstance(only, BoundedRangeDpEvent) and times == 1:
             from discreet.privacy.accounting._choices import selection_curve
 
-            return selection_curve(_range_of(only, relation), times)
+            return selection_curve(_range_of(only, relation))
     directions: list[list[tuple[Pair, int]]] = []
     for added in (False, True):
         parts = _pairs(others, relation, added)
@@ -236,33 +219,8 @@ def direction_parts(
 
 
 def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[tuple[Pair, int]]:
-    """Dominating pairs with their counts; `added`: of a table without the record against one with it.
-
-    One kind of choices, or of shared releases, may be the worst of all of them together
-    (`SelectionPair`, `BlockPair`).
-    """
-    weights = {step: _freedom(step, count) for step, count in others.items()}
-    together = max(weights, key=weights.__getitem__, default=None)
-    parts: list[tuple[Pair, int]] = []
-    for step, count in others.items():
-        if step is not together or weights[step] == 0:
-            parts.append((_pair(step, relation, added), count))
-        elif isinstance(step, BoundedRangeDpEvent):
-            parts.append((_pair(step, relation, added, count), 1))
-        else:
-            from discreet.privacy.accounting._shared import in_blocks
-
-            parts += in_blocks(_pair(step, relation, added), count)
-    return parts
-
-
-def _freedom(step: Any, count: int) -> float:
-    """About the squared size of the losses whose law an adversary chooses each time; 0 where none does, or they are too many."""
-    if isinstance(step, BoundedRangeDpEvent):
-        return count * step.epsilon**2 / 4 if count <= _MOST_CHOICES else 0.0
-    rate = getattr(step, "sampling_probability", 1.0)
-    shared = isinstance(getattr(step, "event", step), SharedDpEvent)
-    return count * (rate / _noise_of(step)) ** 2 if shared else 0.0
+    """Dominating pairs with their counts; `added`: of a table without the record against one with it."""
+    return [(_pair(step, relation, added), count) for step, count in others.items()]
 
 
 def _range_of(step: Any, relation: Relation) -> float:
@@ -300,9 +258,6 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
     step = _elementary(event, relation)
     if step is None:
         return False
-    # Of the simplest form: on a sample of all records, too.
-    if isinstance(step, SharedDpEvent) and (parts := _apart(step, relation)):
-        return any(_collect(part, count, relation, steps) for part in parts)
     if isinstance(step, BoundedRangeDpEvent):
         bare = _range_of(step, relation) > _MOST_RANGE
     else:
@@ -370,11 +325,9 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
                 f"BoundedRangeDpEvent has epsilon {event.epsilon!r}; it is a number, 0 or more."
             )
         return event if event.epsilon > 0 else None
-    if isinstance(event, SharedDpEvent):
-        return event
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
-        _check_inner(event, (*NOISES, SharedDpEvent), event.event)
+        _check_inner(event, NOISES, event.event)
         replaced = not neighbours(relation).hides_membership and event.sampling_probability < 1
         if replaced and not isinstance(event.event, GaussianDpEvent):
             raise ValueError(
@@ -397,19 +350,6 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         f"{type(event).__name__} cannot be accounted for here: only events whose worst-case neighbours are known are accepted. "
         f"Describe the release by one of: {_listed(kind for kind, _ in _kinds().values())}. A new mechanism's event gets its "
         "dominating pair in discreet.accounting.NOISES."
-    )
-
-
-def _apart(event: SharedDpEvent, relation: Relation) -> list[DpEvent]:
-    """Both releases by themselves, which cost more, where one has no noise or the loss is large; else none."""
-    from discreet.privacy.accounting._shared import MOST_LOSS, reach_of
-
-    parts: list[DpEvent] = [LaplaceDpEvent(event.laplace), GaussianDpEvent(event.gaussian)]
-    distance = neighbours(relation).distance
-    _noise_of(event)
-    noises = [event.laplace, event.gaussian]
-    return (
-        [] if min(noises) > 0 and reach_of(*(distance / x for x in noises)) < MOST_LOSS else parts
     )
 
 
@@ -446,10 +386,6 @@ def _check_inner(event: DpEvent, allowed: Collection[type], inner: DpEvent) -> N
             f"for {_listed(allowed)} only. Compose several releases outside the sampling, each with a batch of its own."
         )
     _noise_of(inner)
-    if isinstance(inner, SharedDpEvent) and _apart(inner, Relation.ADD_OR_REMOVE_ONE):
-        raise ValueError(
-            f"{inner!r} has too little noise to be accounted for on a sample. Add more of it."
-        )
 
 
 def _check_probability(value: float, where: str) -> None:
@@ -460,22 +396,17 @@ def _check_probability(value: float, where: str) -> None:
 
 
 def _noise_of(event: DpEvent) -> float:
-    step: Any = getattr(event, "event", event)
-    shared = isinstance(step, SharedDpEvent)
-    noises: list[Any] = (
-        [step.laplace, step.gaussian] if shared else [getattr(step, "noise_multiplier", None)]
-    )
-    for noise in noises:
-        if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
-            raise ValueError(
-                f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the "
-                "clipping norm, a finite number above 0."
-            )
-    return float(min(noises))
+    noise = getattr(getattr(event, "event", event), "noise_multiplier", None)
+    if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
+        raise ValueError(
+            f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the "
+            "clipping norm, a finite number above 0."
+        )
+    return float(noise)
 
 
-def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> Pair:
-    """The dominating pair of one elementary step, or of several choices.
+def _pair(step: DpEvent, relation: Relation, added: bool) -> Pair:
+    """The dominating pair of one elementary step.
 
     Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C.
     """
@@ -484,8 +415,8 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
 
         if isinstance(step, RandomizedResponseDpEvent):
             return PurePair(pure_epsilon(step))
-        return SelectionPair(_range_of(step, relation), choices)
-    if type(step) in NOISES or isinstance(step, SharedDpEvent):
+        return SelectionPair(_range_of(step, relation))
+    if type(step) in NOISES:
         return _of_noise(step, neighbours(relation).distance)
     noise = _noise_of(step)
     if isinstance(step, PoissonSampledDpEvent):
@@ -507,10 +438,6 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
 
 def _of_noise(step: Any, distance: float) -> Pair:
     """The pair of added noise, for sums that lie `distance` clipping norms apart."""
-    if isinstance(step, SharedDpEvent):
-        from discreet.privacy.accounting._shared import SharedPair
-
-        return SharedPair(distance / step.laplace, distance / step.gaussian)
     return NOISES[type(step)](distance / _noise_of(step))
 
 

@@ -244,7 +244,7 @@ class Planned(Protocol):
 
 
 def composed(*plans: Planned) -> PrivacyProfile:
-    """Compute the privacy profile of several plans together, such as those of a standardisation and of the fit after it.
+    """Compute the privacy profile of several plans together, such as those of a description and of the fit after it.
 
     Guarantee: it holds for all releases by these plans from the same records, once each, if every
     plan was made before the results of any were seen; else a `Ledger` has the cost.
@@ -255,7 +255,7 @@ def composed(*plans: Planned) -> PrivacyProfile:
     Example:
         >>> import discreet as dp
         >>> terms = {"delta": 1e-6, "num_records": 50_000}
-        >>> first = dp.standardise.Standardisation.calibrate(epsilon=0.3, num_columns=4, **terms)
+        >>> first = dp.moments.MomentsPlan.calibrate(epsilon=0.3, num_features=4, **terms)
         >>> fit = dp.PrivacyPlan.calibrate(epsilon=1.0, num_steps=1000, sampling=dp.PoissonSampling(rate=0.01), **terms)
         >>> round(composed(first, fit).epsilon(1e-6), 2)
         1.05

@@ -3,11 +3,8 @@
 Files, in reading order: `_contract` (what an engine guarantees), `_rows` (clipping), `_sums` (sums
 of batches), `_weighted` (sums of integer rows times weights), `_reference` (the engine by
 definition). Then book-keeping: `_views` and `_uses` (where weights meet a record), `_layer`,
-`_layers` and `_convolutions` (the factors of a gradient), `_norms`, `_bookkeeping` (the engine),
-`_report`.
+`_layers` and `_convolutions` (the factors of a gradient), `_norms`, `_bookkeeping` (the engine).
 """
-
-from typing import TYPE_CHECKING
 
 from discreet.privacy.gradients._bookkeeping import BookKeepingEngine as BookKeepingEngine
 from discreet.privacy.gradients._contract import (
@@ -29,6 +26,3 @@ from discreet.privacy.gradients._weighted import (
     MOST_WEIGHTED as MOST_WEIGHTED,
     sum_weighted as sum_weighted,
 )
-
-if TYPE_CHECKING:  # `explain` of an engine makes one
-    from discreet.privacy.gradients._report import EngineReport as EngineReport

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,9 +61,6 @@ from discreet.privacy.gradients._uses import (
     uses_with,
     zero_taps,
 )
-
-if TYPE_CHECKING:
-    from discreet.privacy.gradients._report import EngineReport
 
 # Up to so many parameters a sum in float64 costs little beside the rest of a step.
 _FEW = 2**14
@@ -282,28 +279,6 @@ class BookKeepingEngine:
             gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding
         )
 
-    def explain(
-        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
-    ) -> EngineReport:
-        from discreet.privacy.gradients._report import EngineReport, LeafReport
-
-        book = _Book(record_loss, parameters, record)
-        lines = []
-        for i, (name, leaf) in enumerate(zip(book.names, book.leaves, strict=True)):
-            groups = book.groups.get(i)
-            if groups is None:
-                lines.append(
-                    LeafReport(name, leaf.shape, "per record", 2 * leaf.size, 4 * leaf.size)
-                )
-            elif not groups:
-                lines.append(LeafReport(name, leaf.shape, "unused", 0, 0))
-            else:
-                ways = " + ".join(sorted({x.way for x in groups}))
-                flops = sum(x.flops for x in groups)
-                floats = sum(x.floats for x in groups)
-                lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
-        return EngineReport(tuple(lines), num_rows, self._chunk(book)[0])
-
     def _chunk(self, book: _Book) -> tuple[int, int]:
         """Rows of a chunk, and its blocks within which sums are in float32; 0: all sums are in float64.
 
@@ -333,9 +308,8 @@ class _Book:
         self.program: ClosedJaxpr = without_dead_code(
             jax.make_jaxpr(record_loss)(parameters, record)
         )
-        paths, self.tree = jax.tree.flatten_with_path(jax.eval_shape(lambda x: x, parameters))
-        self.names = [jax.tree_util.keystr(path) for path, _ in paths]
-        self.leaves: list[jax.ShapeDtypeStruct] = [x for _, x in paths]
+        self.leaves: list[jax.ShapeDtypeStruct]
+        self.leaves, self.tree = jax.tree.flatten(jax.eval_shape(lambda x: x, parameters))
         plan, direct = find_uses(self.program.jaxpr, len(self.leaves))
         self.groups: dict[int, tuple[UseGroup, ...]] = {}
         for leaf in set(range(len(self.leaves))) - direct:

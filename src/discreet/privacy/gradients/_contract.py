@@ -20,12 +20,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jaxtyping import Array, Bool, Float
-
-if TYPE_CHECKING:
-    from discreet.privacy.gradients._report import EngineReport
 
 Norm = float | Float[Array, ""]
 """A clipping norm: a number, or a scalar array that may be traced."""
@@ -133,18 +130,5 @@ class GradientEngine(Protocol):
             norm: The clipping norm C, positive and finite; a number, or a scalar array that may be
                 traced.
             channels: The channels of loss and count.
-        """
-        ...
-
-    def explain(
-        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
-    ) -> EngineReport:
-        """Describe the engine's algorithm for a loss.
-
-        Args:
-            record_loss: The loss of one record.
-            parameters: Tree of floating arrays, or of their shapes.
-            record: One record, or its shapes.
-            num_rows: Rows of a batch.
         """
         ...

@@ -57,20 +57,6 @@ class UseGroup:
     right: int  # likewise
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations for one record's norm."""
-        blocks = self.blocks
-        t = self.positions
-        left = self.left
-        right = self.right
-        each = {
-            "outer": 2 * (left + right),
-            "gram": 2 * t * t * (left + right + 1),
-            "formed": 2 * (t + 1) * left * right,
-        }
-        return blocks * each[self.way]
-
-    @property
     def floats(self) -> int:
         """Numbers held for one record: its vectors, and what the way forms of them."""
         held = {"outer": 0, "gram": 2 * self.positions**2, "formed": self.left * self.right}

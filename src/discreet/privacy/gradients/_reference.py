@@ -7,7 +7,7 @@ microbatch. Other engines must agree with it on every test.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,6 @@ from discreet.privacy.gradients._sums import (
     sum_by_chunks,
     whole_lanes,
 )
-
-if TYPE_CHECKING:
-    from discreet.privacy.gradients._report import EngineReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +69,3 @@ class ReferenceEngine:
         return ClippedSum(
             gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding
         )
-
-    def explain(
-        self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int
-    ) -> EngineReport:
-        from discreet.privacy.gradients._report import EngineReport, LeafReport
-
-        leaves = [
-            LeafReport(jax.tree_util.keystr(path), x.shape, "per record", 2 * x.size, 4 * x.size)
-            for path, x in jax.tree.leaves_with_path(jax.eval_shape(lambda: parameters))
-        ]
-        return EngineReport(tuple(leaves), num_rows, whole_lanes(self.microbatch_size))

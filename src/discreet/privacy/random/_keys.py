@@ -88,7 +88,6 @@ class Purpose(IntEnum):
     RECORDS = 7
     MEMORY = 8
     LANGEVIN = 9
-    STANDARDISATION = 10
     MARGINALS = 11
     MOMENTS = 12
     SCORES = 13

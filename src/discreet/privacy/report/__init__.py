@@ -1,4 +1,7 @@
-"""The privacy statement: what was spent, on what terms, and what it does not cover."""
+"""The privacy statement: what was spent, on what terms, and what it does not cover.
+
+Files, in reading order: `_facts` (the fields), `_make` (from plans and events), `_words`, `_json`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

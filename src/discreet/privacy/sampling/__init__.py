@@ -1,4 +1,8 @@
-"""Samplers: draw batches as row numbers and a mask, and name the event of a step on a batch."""
+"""Samplers: draw batches as row numbers and a mask, and name the event of a step on a batch.
+
+Files, in reading order: `_interface` (what a sampler is), `_samplers`, `_poisson`, `_draws` (their
+arithmetic).
+"""
 
 from discreet.privacy.sampling._interface import (
     Batch as Batch,

@@ -21,11 +21,10 @@ from discreet._dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
-    LaplaceDpEvent,
     NoOpDpEvent,
     SelfComposedDpEvent,
 )
-from discreet.privacy.accounting import Relation, SharedDpEvent
+from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.sampling import Sampling
 from discreet.privacy.verify._bounds import Cut, Group, Part, RecordSet, Sample, Table
@@ -38,14 +37,12 @@ from discreet.privacy.verify.recognize._schedules import turns_of
 class _Spent:
     """The cost charged to one batch: loads of the mechanisms whose releases add up, and events of the others.
 
-    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`. A
-    release of another mechanism is kept as it is while it may share its record's bound with them
-    (`shared`).
+    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`.
     """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
     alone: dict[Mechanism, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    events: list[DpEvent | MechanismUse] = dataclasses.field(default_factory=list)
+    events: list[DpEvent] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, release: MechanismUse) -> _Spent:
@@ -53,7 +50,7 @@ class _Spent:
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
-        return cls(events=[release])
+        return cls(events=_noisy(release.mechanism, ratio_of(release)))
 
     def add(self, other: _Spent, times: Any = 1) -> None:
         for mechanism, loads in other.loads.items():
@@ -64,55 +61,9 @@ class _Spent:
             more = other.alone[mechanism]
             self.alone[mechanism] = before[0] + times * more[0], before[1] + times * more[1]
         if is_symbolic(times):
-            self.events += [_repeated(x, times) for x in other.settled()]
+            self.events += [_repeated(x, times) for x in other.events]
         else:
-            self.events += other.events if times == 1 else other.settled() * times
-
-    def settled(self) -> list[DpEvent]:
-        """The events of the other mechanisms, each by itself."""
-        found: list[DpEvent] = []
-        for x in self.events:
-            found += [x] if isinstance(x, DpEvent) else _noisy(x.mechanism, ratio_of(x))
-        return found
-
-    def share(self, before: int = -1) -> None:
-        """Let releases with Laplace and with Gaussian noise share the bound of a record, if they are leaves of one group.
-
-        Of leaves a and b with a^2 + b^2 <= 1, in units of the bound, the one release has the load
-        a^2 l, and the other b^2 g. Rounding to the grid adds r to both (`MechanismUse.rounding`),
-        which is at most h l and h g: with a^2 + h and b^2 + h, over 1 + 2 h, in the place of a^2
-        and b^2, loads of (1 + 2 h) l and (1 + 2 h) g cover it. Groups made `before` are released
-        elsewhere, too, and left out.
-        """
-        for i, release in enumerate(self.events):
-            if not isinstance(release, MechanismUse) or not isinstance(
-                release.mechanism.event(1.0), LaplaceDpEvent
-            ):
-                continue
-            groups = {group for group, _ in release.loads}
-            load = ratio_of(release)
-            for mechanism, loads in list(self.loads.items()):
-                own = {name: x for name, x in loads.items() if name[0] in groups}
-                rounding = self.alone[mechanism][1]
-                alike = len(groups) == 1 and isinstance(mechanism.event(1.0), GaussianDpEvent)
-                later = all(group.serial > before for group in groups)
-                apart = bool(own) and not own.keys() & release.loads.keys()
-                if not (alike and later and apart) or any(
-                    map(is_symbolic, (load, rounding, *own.values()))
-                ):
-                    continue
-                most = max(own.values())
-                if min(load, most) <= 0:
-                    continue
-                more = 1 + 2 * max(release.rounding / load, rounding / most)
-                # A mechanism's event may have other noise than it is asked for.
-                first: Any = release.mechanism.event(1 / math.sqrt(more * load))
-                second: Any = mechanism.event(1 / math.sqrt(more * most))
-                self.events[i] = SharedDpEvent(first.noise_multiplier, second.noise_multiplier)
-                self.loads[mechanism] = {name: x for name, x in loads.items() if name not in own}
-                if not self.loads[mechanism]:
-                    del self.loads[mechanism], self.alone[mechanism]
-                break
+            self.events += other.events * times
 
     @classmethod
     def largest_of(cls, branches: Sequence[_Spent], before: int) -> _Spent:
@@ -143,13 +94,12 @@ class _Spent:
                 )
                 alone, rounding = (largest(*pair) for pair in pairs)
                 most.alone[mechanism] = alone, rounding
-        distinct = {repr(x): x for x in (spent.settled() for spent in branches)}
+        distinct = {repr(spent.events): spent.events for spent in branches}
         most.events = [event for events in distinct.values() for event in events]
         return most
 
     def event(self) -> DpEvent:
         """The event. Releases that add up form one: their squared ratios add up, over each group's worst leaf."""
-        self.share()
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
             together = sum(worst_of(loads))
@@ -165,7 +115,7 @@ class _Spent:
                     else together
                 )
             found += _noisy(mechanism, total)
-        return _composed(found + self.settled())
+        return _composed(found + self.events)
 
 
 def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
@@ -236,8 +186,6 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                 if inner:
                     events.append(_repeated(_composed(inner), times))
                 for batch, spent in outer.items():
-                    if times != 1:
-                        spent.share(item.before)
                     if isinstance(batch, Part) and batch.loop is item.loop:
                         once.setdefault(batch, []).append(spent)
                     else:

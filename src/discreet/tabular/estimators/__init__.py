@@ -7,9 +7,11 @@ is encoded, which model is fitted and what is known afterwards. Two rules keep t
 whatever scikit-learn would take from the data (ranges of features, the target's range or classes)
 is a public parameter here, so that a record reaches the model by its own row alone; and no error
 message quotes a cell (`no_values`).
+
+Files, in reading order: `_rows` (what a fit may read), `_private` (the base), `_regressions`.
 """
 
-from discreet._collector import uncollected
+from discreet._garbage import uncollected
 
 with uncollected(stay=True):
     from discreet.tabular.estimators._private import PrivateRegression as PrivateRegression

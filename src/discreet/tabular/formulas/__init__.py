@@ -2,7 +2,8 @@
 
 Needs the extra `formula`. A formula is parsed by formulae (`_formula`), and its columns follow from
 the public schema (`_design`). The fit is that of `newton` or `moments`, or of a NumPyro model that
-is made from it (`_model`).
+is made from it (`_model`). `_regress` has the call, `_result` what it returns, `_prior` what is
+expected before; `_alike` gives each cell the same bits whatever is beside it.
 """
 
 from discreet.tabular.formulas._design import Design as Design

@@ -192,7 +192,6 @@ class Design:
             target=target.column,
             weight=None if schema.weight in wanted else schema.weight,
             impossible=(),
-            inferred=tuple(name for name in schema.inferred if name in kept),
             bought=bought,
         )
 
@@ -632,7 +631,6 @@ class Design:
             target=None,
             weight=None,
             bought=None,
-            inferred=(),
             person=None,
         )
 

@@ -435,11 +435,6 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     statement = statement.with_public(*facts)
     if design.schema.weight is not None:
         statement = statement.with_notes(design.schema.weight_words(weighs=True))
-    if design.schema.inferred:
-        named = ", ".join(design.schema.inferred)
-        statement = statement.with_violations(
-            f"Bounds or categories of {named} were taken from the data; no ε holds."
-        )
     num_records = statement.plan["num_records"]
     about = f"A {family.name} regression, {design.formula.text}, of {num_records:,} {statement.unit.noun}s"
     return dataclasses.replace(statement, about=f"{about}; its coefficients were released.")

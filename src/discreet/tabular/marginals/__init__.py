@@ -7,6 +7,9 @@ twins; `synthetic.twins` does all of it.
 
 Of a release, in reading order: `_programs` (what is proved), `_wording`, `_plan`, `_result`,
 `_exact` (from a table to the arguments of the programs), `_release`.
+
+What follows from one: `_estimates` with `_tails`, `_projection` and `_crossed` (figures that agree,
+with intervals), `_figures`, `_describe`, `_words`; `_widths` (how wide intervals will be); `_twins`.
 """
 
 from discreet.tabular.marginals._describe import (
@@ -33,7 +36,6 @@ from discreet.tabular.marginals._twins import (
     counts_suffice as counts_suffice,
     fit_twins as fit_twins,
     not_counted as not_counted,
-    numbers_in_levels as numbers_in_levels,
 )
 from discreet.tabular.marginals._widths import (
     epsilon_for_widths as epsilon_for_widths,

@@ -5,6 +5,10 @@ The regressions are plain NumPyro functions of (x, y). Each takes features of ab
 priors, and declares its records by `numpyro.plate("data", x.shape[0])`. `multinomial_regression`
 and `hierarchical` make such a function, the latter of (x, group, y). `MixtureOfProducts` models a
 whole table, for synthetic twins.
+
+Files, in reading order: `_regression`, `_hierarchical`, `_named` (by the names of the command
+line), `_families` (of formulas); `_cells` with `_slices` (cells as levels), `_distributions`,
+`_tables` (twins).
 """
 
 from discreet.methods.inference import (

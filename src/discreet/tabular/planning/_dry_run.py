@@ -18,8 +18,7 @@ from discreet.methods.inference import UseWarning
 from discreet.methods.newton import one_thread
 from discreet.privacy.accounting import suggest
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
-from discreet.tabular.models import MixtureOfProducts
-from discreet.tabular.planning._trials import PAIRS, Terms, Trial, Worth, trial_for
+from discreet.tabular.planning._trials import Terms, Trial, Worth, trial_for
 from discreet.tabular.tables import Schema
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -44,8 +43,7 @@ class DryRunRow:
         held: Share of the 90 % intervals that hold the true coefficient.
         score: The dry run's measure: median.
         best: The same of the truth.
-        use: Verdict on the use of the fit that half of the tables reach, as `Statement.use`; empty
-            for twins.
+        use: Verdict on the use of the fit that half of the tables reach, as `Statement.use`.
     """
 
     epsilon: float
@@ -82,9 +80,8 @@ class DryRun:
 
     Attributes:
         method: The method in words.
-        measure: The name of the score: "AUC", "accuracy" or "R²" on new rows; of twins "distance of
-            pairs", the mean total variation distance of pairs of columns from the truth's, where 0
-            is best. Empty if there is none.
+        measure: The name of the score on new rows: "AUC", "accuracy" or "R²". Empty if there is
+            none.
         plan: The plan of the fit at the epsilon asked for.
         epsilon: As asked for.
         delta: At which all epsilons are.
@@ -127,12 +124,11 @@ class DryRun:
 
     def __str__(self) -> str:
         """The table, and the verdict."""
-        measure = "distance" if self.measure == PAIRS else self.measure
         lines = [
             f"{self.method} at δ = {self.delta:.3g}, {self.num_records:,} records. It has no settings but ε. Expected, on "
             "invented tables:",
             "",
-            f"     ε  noise  learned  held  {measure or 'score':>8}   best  use",
+            f"     ε  noise  learned  held  {self.measure or 'score':>8}   best  use",
         ]
         for row in self.rows:
             mark = "*" if row.epsilon == self.epsilon else " "
@@ -173,11 +169,7 @@ class DryRun:
             found.append(
                 "Held: share of the 90 % intervals that hold the invented table's true coefficient."
             )
-        if self.measure == PAIRS:
-            found.append(
-                "Distance: mean total variation distance of pairs of columns from the truth's; 0 is best."
-            )
-        elif self.measure:
+        if self.measure:
             found.append(f"{self.measure}: on new rows; best: of the truth.")
         return found
 
@@ -256,7 +248,7 @@ def _shown(value: float, form: str, width: int) -> str:
 
 
 def dry_run(
-    model: Callable[..., Any] | MixtureOfProducts | str,
+    model: Callable[..., Any] | str,
     about: Schema | Sequence[jax.ShapeDtypeStruct] | None = None,
     *,
     num_records: int,
@@ -279,16 +271,15 @@ def dry_run(
     prior and scaled, so that signals are strong, medium and weak. For other models a truth is drawn
     from the prior and moved towards its middle, and the observations are drawn from the model. The
     fits are those that the real table would get: private Newton for regressions and for models of
-    one's own, noisy moments for a line, noisy counts for twins, and else `DPSVI` with the default
-    settings.
+    one's own, noisy moments for a line, and else `DPSVI` with the default settings.
 
     Tables with more than four million cells are stood for by fewer rows, with noise that is as
     large beside that of sampling by rule of thumb. Scores, verdicts and the share of learned
     coefficients are then rather too low.
 
     Args:
-        model: "logistic", "multinomial", "poisson", "negative-binomial" or "linear"; a NumPyro
-            model as for `dp.fit`; or a `MixtureOfProducts`, which has a schema of its own.
+        model: "logistic", "multinomial", "poisson", "negative-binomial" or "linear"; or a NumPyro
+            model as for `dp.fit`.
         about: The schema of the table, for the regressions and for models that take
             `discreet.tables.encode`'s arrays; or a shape for each argument of the model.
         num_records: Public number of records, at least 20.
@@ -306,8 +297,7 @@ def dry_run(
         What to expect at each epsilon. Ctrl-C ends with the rows so far, if there are any.
 
     Raises:
-        ValueError: An argument is out of range, the schema's bounds were taken from data, or no
-            table can be invented.
+        ValueError: An argument is out of range, or no table can be invented.
         TypeError: A table in the place of its description.
 
     >>> from discreet.tabular.tables import schema_from_bounds

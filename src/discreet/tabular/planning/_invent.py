@@ -25,7 +25,6 @@ from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
 from discreet._numpyro import trace_of
-from discreet.tabular.models import MixtureOfProducts
 from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 Model = Callable[..., Any]
@@ -64,15 +63,6 @@ class InventedTable:
     truth: dict[str, Array]  # The latents that the rows come from
 
 
-def refuse_inferred(schema: Schema) -> None:
-    """Refuse bounds that were taken from a table."""
-    if schema.inferred:
-        raise ValueError(
-            f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
-            "is not free: replace them by what is publicly known, and take them out of the schema's non_private_from_data"
-        )
-
-
 def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     """Derive the form of the arguments from a schema, or from shapes; a TypeError where it is neither, a table for example."""
     if isinstance(about, Schema):
@@ -97,20 +87,7 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     return Template(draw, (None,) * len(shapes), (False,) * len(shapes))
 
 
-def template_of_twin(twin: MixtureOfProducts) -> Template:
-    """The levels of a record's cells; all of them are the model's to invent."""
-    refuse_inferred(twin.schema)
-    shape = twin.placeholder[0].shape[1:-1]
-
-    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        levels = [rng.integers(size, size=(rows, *shape)) for size in twin.levels.sizes]
-        return [np.stack(levels, axis=-1).astype(np.int32)]
-
-    return Template(draw, (None,), (False,))
-
-
 def _from_schema(schema: Schema) -> Template:
-    refuse_inferred(schema)
     target = schema.target_column
     most = schema.max_rows
 

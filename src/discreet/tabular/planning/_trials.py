@@ -8,7 +8,6 @@ another epsilon compiles nothing; others run as they are.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import numpyro.handlers as handlers
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 from scipy.optimize import brentq
 from scipy.special import expit, softmax
 
@@ -34,17 +33,9 @@ from discreet.methods.newton import (
 )
 from discreet.privacy import random
 from discreet.privacy.sampling import PoissonSampling
-from discreet.tabular.marginals import (
-    Marginals,
-    MarginalsPlan,
-    counts_suffice,
-    fit_twins,
-    numbers_in_levels,
-)
 from discreet.tabular.models import (
     REGRESSIONS,
     Defaults,
-    MixtureOfProducts,
     defaults_for,
     linear_regression,
     negative_binomial_regression,
@@ -55,7 +46,6 @@ from discreet.tabular.planning._invent import (
     Model,
     Template,
     template_of,
-    template_of_twin,
     weights_of,
 )
 from discreet.tabular.tables import Schema
@@ -64,7 +54,6 @@ WITHOUT_GAPS = "No invented record is dropped for a missing cell: if many of you
 AUC = "AUC"
 ACCURACY = "accuracy"
 R_SQUARED = "R²"
-PAIRS = "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
 _STRENGTHS = (1.0, 0.5, 0.25)
@@ -75,7 +64,6 @@ _EXPLAINED = (0.9, 0.5, 0.1)
 _MOST_TABLES = 4
 _NEW_ROWS = 2_000
 _MOST_CELLS = 2**22
-_MOST_LEVELS = 2**26
 _LEAST_ROWS = 1_000
 _MOST_DRAWS = 200
 _WIDTH = 1.645  # of a 90 % interval, in standard deviations
@@ -119,11 +107,10 @@ class Trial(ABC):
     note: str = ""
     num_tables: int
 
-    def __init__(self, terms: Terms, num_cells: int, most_cells: int | None = None) -> None:
+    def __init__(self, terms: Terms, num_cells: int) -> None:
         """`num_cells` is the number of cells of a record."""
         self.terms = terms
-        most_cells = _MOST_CELLS if most_cells is None else most_cells
-        self.num_rows = min(terms.num_records, max(_LEAST_ROWS, most_cells // (num_cells + 1)))
+        self.num_rows = min(terms.num_records, max(_LEAST_ROWS, _MOST_CELLS // (num_cells + 1)))
 
     @abstractmethod
     def plan(self, epsilon: float) -> Any:
@@ -413,10 +400,9 @@ class ModelTrial(Trial):
         latents: Sequence[str],
         terms: Terms,
         strengths: Sequence[float],
-        most_cells: int | None = None,
     ) -> None:
         example = template.draw(np.random.default_rng(terms.seed), 1)
-        super().__init__(terms, sum(math.prod(x.shape[1:]) for x in example), most_cells)
+        super().__init__(terms, sum(math.prod(x.shape[1:]) for x in example))
         self.model = model
         self.template = template
         self.inventor = Inventor(model, template, latents, jax.random.key(terms.seed))
@@ -546,16 +532,12 @@ class StepsTrial(ModelTrial):
         self.settings: Defaults = defaults_for(model)
         self.guide = guide
         self.terms = terms
-        self.twin = model if isinstance(model, MixtureOfProducts) else None
         example = template.draw(np.random.default_rng(terms.seed), 8)
         start = starting_objective(
             self._dpsvi(self.plan(1.0)), jax.random.key(terms.seed), *example
         )
         latents = start.structure.global_latents
-        function: Any = getattr(model, "model", model)
-        super().__init__(function, template, latents, terms, _STRENGTHS[1:2])
-        if self.twin is not None:
-            self.measure = PAIRS
+        super().__init__(model, template, latents, terms, _STRENGTHS[1:2])
 
     def plan(self, epsilon: float) -> Any:
         terms = self.terms
@@ -580,52 +562,8 @@ class StepsTrial(ModelTrial):
             name: np.asarray(draws).mean(axis=0)
             for name, draws in found.posterior(key, _MOST_DRAWS).items()
         }
-        if self.twin is not None:
-            return Worth("", score=distance_of_pairs(self.twin, values, table.truth))
         best = self._score(table.truth, table)
         return Worth(found.statement.use, score=self._score(values, table), best=best)
-
-
-class TwinTrial(ModelTrial):
-    """A twin fitted to noisy counts."""
-
-    method = "Noisy counts"
-
-    def __init__(self, model: MixtureOfProducts, terms: Terms) -> None:
-        self.twin = twin = dataclasses.replace(model, schema=model.schema.without_person())
-        latents = ("component", "base", "deviations")
-        super().__init__(
-            twin.model, template_of_twin(twin), latents, terms, _STRENGTHS[1:2], _MOST_LEVELS
-        )
-        self.measure = PAIRS
-
-    def plan(self, epsilon: float) -> MarginalsPlan:
-        schema = self.twin.schema
-        slices = self.twin.slices
-        terms = {"epsilon": epsilon, "delta": self.terms.delta, "slices": slices}
-        return MarginalsPlan.calibrate(schema, **terms)
-
-    def fit(self, epsilon: float, number: int) -> Worth:
-        table = self.tables[number]
-        plan = self.plan(epsilon)
-        (levels,) = table.rows
-        rng = np.random.default_rng(self._noise_seed(number))
-        times = self.terms.num_records / self.num_rows
-        counts, numbers = [], numbers_in_levels(plan)
-        for names, columns in zip(plan.tables, plan.columns, strict=True):
-            sizes = [plan.levels.sizes[column] for column in columns]
-            code = np.ravel_multi_index([levels[:, column] for column in columns], sizes)
-            exact = times * np.bincount(code, minlength=math.prod(sizes))
-            counts.append(exact + plan.stddev(names) * rng.standard_normal(len(exact)))
-        firsts = np.cumsum((0, *plan.levels.sizes[:-1]))
-        exact = times * numbers @ np.bincount((levels + firsts).ravel(), minlength=numbers.shape[1])
-        noise = plan.noise / np.repeat(plan.sum_weights, 2) * rng.standard_normal(len(numbers))
-        released = Marginals(
-            plan, np.concatenate(counts), plan.state(reproducible=True), exact + noise
-        )
-        _, found = fit_twins(released, components=self.twin.components)
-        values = {name: draws[0] for name, draws in found.latents.items()}
-        return Worth(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))
 
 
 def trial_for(
@@ -649,7 +587,7 @@ def trial_for(
     if terms.kept is not None:
         if not drops:
             raise ValueError(
-                f"kept is the share of records that a schema does not drop: {_none_dropped(model, about)}"
+                f"kept is the share of records that a schema does not drop: {_none_dropped(about)}"
             )
         real(
             "kept",
@@ -669,24 +607,14 @@ def trial_for(
     return trial
 
 
-def _none_dropped(model: Any, about: Any) -> str:
+def _none_dropped(about: Any) -> str:
     """Why a fit drops no record, and what to do instead of giving `kept`."""
-    if isinstance(model, MixtureOfProducts):
-        return "a twin takes every record, missing cells too: leave kept out"
     if isinstance(about, Schema) and about.max_rows > 1:
         return "of a person with several rows only rows are dropped: leave kept out"
     return 'here none are: leave kept out, or write missing = "drop" for the column whose missing cells drop a record'
 
 
 def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None) -> Trial:
-    if isinstance(model, MixtureOfProducts):
-        if about is not None:
-            raise ValueError("A MixtureOfProducts has a schema of its own: leave about out")
-        return (
-            TwinTrial(model, terms)
-            if counts_suffice(model.schema)
-            else StepsTrial(model, template_of_twin(model), terms)
-        )
     if isinstance(model, str):
         return _regression(model, about, terms)
     if isinstance(about, Schema) and about.weight is not None:
@@ -751,29 +679,3 @@ def prediction_score(
         return name, float(roc_auc_score(target, predicted))
     residual = np.sum(np.square(target - predicted))
     return name, float(1 - residual / np.sum(np.square(target - target.mean())))
-
-
-def distance_of_pairs(
-    twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Array]
-) -> float:
-    """Mean total variation distance of pairs of columns between two mixtures; of single columns, if there is only one."""
-    firsts = np.cumsum((0, *twin.levels.sizes))
-    columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
-    (one, two), (true_one, true_two) = (_marginals(values, columns) for values in (latents, truth))
-    pairs = [
-        np.abs(two - true_two)[a, b].sum() / 2
-        for i, a in enumerate(columns)
-        for b in columns[i + 1 :]
-    ]
-    return float(np.mean(pairs or [np.abs(one - true_one)[at].sum() / 2 for at in columns]))
-
-
-def _marginals(
-    latents: Mapping[str, Any], columns: Sequence[slice]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the levels, and of pairs of levels, in a mixture of products."""
-    component = np.asarray(latents["component"], np.float64)
-    logits = np.asarray(latents["base"], np.float64) + np.asarray(latents["deviations"], np.float64)
-    weights = softmax(component)
-    levels = np.concatenate([softmax(logits[:, at], axis=1) for at in columns], axis=1)
-    return weights @ levels, (levels.T * weights) @ levels

@@ -3,7 +3,7 @@
 `private_metrics` makes one Gaussian release of sums over the held-out records. For classes: the
 number of rows in each public bin of predicted probability, by class, and the sum of losses, each
 clipped to a public bound. For numbers: sums of errors, squared errors, and the target's first two
-moments, within public bounds. Accuracy, calibration, the ROC curve, its area and the
+moments, within public bounds. Accuracy, calibration, the area under the ROC curve and the
 log-likelihood, or RMSE and R2, follow from them and cost nothing more. All summands are integers
 (multiples of 2^-20 of a bound), so that sums depend neither on the order of the records nor on
 their number. The program of the `Query` is given the last records, and the sums of all others.
@@ -259,9 +259,7 @@ class PrivateMetrics(Released, what="private scores"):
 
     def _cells(self) -> Float[np.ndarray, "bin side"]:
         if not self.plan.classes:
-            raise ValueError(
-                "A target of numbers has no classes, so no calibration table and no ROC curve."
-            )
+            raise ValueError("A target of numbers has no classes, so no calibration table.")
         return self.sums[:-1].reshape(-1, 2)
 
     def calibration(self) -> list[dict[str, Any]]:
@@ -290,37 +288,11 @@ class PrivateMetrics(Released, what="private scores"):
             )
         return table
 
-    def roc(self) -> tuple[Float[np.ndarray, " edge"], Float[np.ndarray, " edge"]]:
-        """The ROC curve at the edges of the bins, from (0, 0) to (1, 1): false and true positive rates, made to rise.
-
-        Raises:
-            ValueError: There are not two classes.
-        """
-        if self.plan.classes != 2:
-            raise ValueError("The ROC curve is that of two classes.")
-        # The noise may make a curve fall: the nearest that rises is taken.
-        rates = []
-        for counts in np.maximum(self._cells()[::-1].cumsum(axis=0), 0.0).T:
-            risen = (np.maximum.accumulate(counts) + np.minimum.accumulate(counts[::-1])[::-1]) / 2
-            rates.append(
-                np.concatenate(
-                    [[0.0], np.maximum.accumulate(risen) / max(float(risen.max()), 1e-9)]
-                )
-            )
-            rates[-1][-1] = 1.0  # Also where the noise leaves no rows of a class
-        return rates[0], rates[1]
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it, with the statement."""
         found: dict[str, Any] = {name: figure.to_dict() for name, figure in self.figures.items()}
         if self.plan.classes:
             found["calibration"] = finite_or_none(self.calibration())
-        if self.plan.classes == 2:
-            false, true = self.roc()
-            found["roc"] = {
-                "false_positive_rate": false.tolist(),
-                "true_positive_rate": true.tolist(),
-            }
         return {**found, "statement": self.statement.to_dict()}
 
     def _repr_html_(self) -> str:

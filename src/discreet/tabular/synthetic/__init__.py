@@ -3,9 +3,15 @@
 Twins are post-processing by construction: they depend on the private table through the released
 posterior only. `marginal_distances` is the exception: it compares a twin with rows that its caller
 declares non-private.
+
+Files, in reading order: `_draw`, `_twins` (all in one call), `_combine`, `_distances`.
 """
 
 from discreet.tabular.synthetic._combine import Combined as Combined, combine as combine
+from discreet.tabular.synthetic._distances import (
+    MarginalDistances as MarginalDistances,
+    marginal_distances as marginal_distances,
+)
 from discreet.tabular.synthetic._draw import (
     Fitted as Fitted,
     Model as Model,
@@ -17,9 +23,5 @@ from discreet.tabular.synthetic._draw import (
     synthesize as synthesize,
     write_fitted as write_fitted,
     write_twins as write_twins,
-)
-from discreet.tabular.synthetic._marginals import (
-    MarginalDistances as MarginalDistances,
-    marginal_distances as marginal_distances,
 )
 from discreet.tabular.synthetic._twins import Twins as Twins, twins as twins

@@ -4,6 +4,10 @@ The schema's half (columns, bounds, categories) is loaded at once and needs noth
 loaded when one is first used and need pyarrow. What goes wrong with a cell is reported by column
 and rule, without values, rows or counts; that an error occurred at all is still something that the
 data said, see docs/tables.md.
+
+Files, in reading order: `_schema`, `_bounds` and `_schema_text` (as text); `_files`, `_cells`,
+`_typed` and `_read` (reading); `_persons`, `_encode` and `_decode`; `_convert` and `_shards` (more
+than memory holds).
 """
 
 from importlib import import_module
@@ -45,7 +49,6 @@ from discreet.tabular.tables._schema_text import (
     schema_from_dict as schema_from_dict,
     schema_from_toml as schema_from_toml,
     schema_template as schema_template,
-    schema_to_buy as schema_to_buy,
     schema_to_toml as schema_to_toml,
 )
 
@@ -70,9 +73,6 @@ if TYPE_CHECKING:
         files_of as files_of,
         sniff_csv as sniff_csv,
     )
-    from discreet.tabular.tables._infer import (
-        infer_columns_non_private as infer_columns_non_private,
-    )
     from discreet.tabular.tables._read import (
         over_pieces as over_pieces,
         persons_of as persons_of,
@@ -92,7 +92,6 @@ _READERS = {
     "_decode": ("cells_of", "decode"),
     "_encode": ("Records", "are_levels", "describe_features", "encode", "encode_features"),
     "_files": ("column_kinds", "column_names", "files_of", "sniff_csv"),
-    "_infer": ("infer_columns_non_private",),
     "_read": ("over_pieces", "persons_of", "read_table"),
     "_shards": ("ShardedArray",),
     "_typed": ("as_table", "number_of", "typed"),

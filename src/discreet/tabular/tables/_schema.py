@@ -380,23 +380,6 @@ class Bought:
         """As in a schema file, but for the date, which is a text."""
         return dataclasses.asdict(self) | {"made_on": str(self.made_on)}
 
-    def and_before(self, earlier: "Bought | None") -> "Bought":
-        """This release and an earlier one of other columns of the same data, at the sums of their epsilons and deltas.
-
-        >>> one = Bought(columns=("age",), epsilon=0.1, delta=1e-6, made_on=datetime.date(2026, 5, 4))
-        >>> dataclasses.replace(one, columns=("income",)).and_before(one).in_words()[:40]
-        'The schema of age, income was released f'
-        """
-        if earlier is None:
-            return self
-        return Bought(
-            columns=(*earlier.columns, *self.columns),
-            epsilon=earlier.epsilon + self.epsilon,
-            delta=earlier.delta + self.delta,
-            made_on=max(earlier.made_on, self.made_on),
-            statement=", ".join(filter(None, [earlier.statement, self.statement])),
-        )
-
     def in_words(self) -> str:
         """What a statement says of it, whose figures do not include it.
 
@@ -427,8 +410,6 @@ class Schema:
             is the largest that one may have. Regressions count a row so often, and it is no feature
             of theirs; counts and twins take it as any number.
         missing_values: Texts that stand for a missing cell in a CSV file.
-        inferred: Names of columns whose bounds or categories were taken from the data. Not empty:
-            no guarantee holds.
         person: Name of the column with the row's person; never a feature. None: each row is another
             person's.
         max_rows: The largest number of rows of a person that are used, 1 at least. It decides the
@@ -440,8 +421,7 @@ class Schema:
             of synthetic twins never have both; those of the table are not checked, and a missing
             cell is no such value.
         csv: The table's text format.
-        bought: The release from which bounds of columns come; None: all is publicly known, but for
-            `inferred`.
+        bought: The release from which bounds of columns come; None: all is publicly known.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a
@@ -452,7 +432,6 @@ class Schema:
     columns: tuple[Column, ...]
     target: str | None = None
     missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
-    inferred: tuple[str, ...] = ()
     person: str | None = None
     max_rows: int = 1
     each_row: bool = False
@@ -491,9 +470,6 @@ class Schema:
                     f" has the category '{both[0]}', which also stands for a missing cell: give the schema its own "
                     "missing_values without it, or take it out of the categories",
                 )
-        unknown = sorted(set(self.inferred) - set(names))
-        if unknown:
-            yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
         if self.bought is not None and (unknown := sorted({*self.bought.columns} - {*names})):
             yield f"the schema says that bounds or categories of {', '.join(unknown)} were bought, but does not describe it"
         if self.each_row and self.person is not None:
@@ -571,11 +547,6 @@ class Schema:
         """The description of the files of a synthetic twin, which are written with commas and points, in UTF-8."""
         return dataclasses.replace(self, csv=CsvFormat())
 
-    def without_weight(self) -> "Schema":
-        """The description of the other columns, for what takes each row as one."""
-        columns = tuple(column for column in self.columns if column.name != self.weight)
-        return dataclasses.replace(self, columns=columns, weight=None)
-
     @property
     def features(self) -> tuple[Column, ...]:
         """All columns but the target and the weight."""
@@ -622,8 +593,7 @@ class Schema:
 
     def _repr_html_(self) -> str:
         headline = f"Schema of {len(self.columns)} columns, for {'rows' if self.person is None else 'persons'}"
-        wrong = f". NOT PRIVATE: {', '.join(self.inferred)} from the data" if self.inferred else ""
-        return notebook_html(headline + wrong, "\n".join(self.describe()), wrong=bool(wrong))
+        return notebook_html(headline, "\n".join(self.describe()))
 
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""

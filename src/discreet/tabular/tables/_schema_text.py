@@ -29,15 +29,8 @@ from discreet.tabular.tables._schema import (
 
 E = TypeVar("E", bound=enum.StrEnum)
 R = TypeVar("R")
-# How a schema file names what was taken from the data. A fit by such a schema says that no
-# guarantee holds.
-INFERRED = "non_private_from_data"
-# And what was released from it privately, with its cost.
+# How a schema file names what was released from the data privately, with its cost.
 BOUGHT = "private_from_data"
-# In the place of bounds or categories that are to be bought; and a bound that stands in until they
-# are.
-PRIVATE = "private"
-_FAR = 2**53
 # The person of a schema that says that no person has two rows.
 EACH_ROW = "each row"
 
@@ -94,49 +87,6 @@ def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     return schema_from_dict(_content(path), target=target)
 
 
-def schema_to_buy(path: Path | str) -> tuple[Schema | None, dict[str, Column], list[str]]:
-    """Read a schema file in which columns have `bounds = "private"` or `categories = "private"`.
-
-    Returns:
-        The schema of the other columns, without a target; None if there are none. Then the columns
-        whose bounds are to be bought, by name, as the file describes them but for bounds that stand
-        in; and the names of those whose categories are to be.
-
-    Raises:
-        DataError: As `schema_from_toml`; or nothing is to be bought.
-    """
-    content = _content(path)
-    columns = content.get("columns")
-    entries = columns if isinstance(columns, dict) else {}
-    wanted: dict[str, list[str]] = {
-        part: [
-            name
-            for name, entry in entries.items()
-            if isinstance(entry, dict) and entry.get(part) == PRIVATE
-        ]
-        for part in ("bounds", "categories")
-    }
-    bought = {name for names in wanted.values() for name in names}
-    if not bought:
-        raise DataError(
-            f'the schema {path} has no bounds = "private" and no categories = "private": nothing is to be bought'
-        )
-    others = {name: entry for name, entry in entries.items() if name not in bought}
-    rest = {key: value for key, value in content.items() if key != "target"} | {"columns": others}
-    numbers = {}
-    for name in wanted["bounds"]:
-        # What is text in a column of which both are bought has categories: nothing else is said of
-        # it.
-        said = {} if name in wanted["categories"] else entries[name]
-        if said.get("kind") == Kind.DATE:
-            raise DataError(
-                f"column '{name}' (date): bounds are bought of numbers alone, state those of dates"
-            )
-        whole = {"kind": "real", **said, "bounds": [0, _FAR]}
-        numbers[name] = schema_from_dict({"columns": {name: whole}}).columns[0]
-    return schema_from_dict(rest) if others else None, numbers, wanted["categories"]
-
-
 def _content(path: Path | str) -> dict[str, Any]:
     """The content of a schema file."""
     path = Path(path)
@@ -178,7 +128,6 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "person",
         "impossible",
         "csv",
-        INFERRED,
         BOUGHT,
     }
     found(None, _only, content, known, "the schema")
@@ -199,7 +148,6 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "missing_values": found(
             (), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"
         ),
-        "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
         "max_rows": max_rows,
         "each_row": each_row,
@@ -331,7 +279,6 @@ def schema_to_toml(schema: Schema, *, hints: bool = False, more: Sequence[str] =
             ("person", _person_value(schema), None),
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
             ("impossible", [dict(pair) for pair in schema.impossible], []),
-            (INFERRED, schema.inferred, ()),
             (BOUGHT, _bought_value(schema.bought), None),
         ]
         if value != default
@@ -523,11 +470,6 @@ def _facts(name: str, entry: Any) -> dict[str, Any]:
     _only(entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, "")
     kind = _choice(Kind, entry.get("kind"), ": kind")
     bounds = entry.get("bounds")
-    if PRIVATE in (bounds, entry.get("categories")):
-        raise DataError(
-            ' is described as "private": discreet schema init TABLE --schema FILE --epsilon 0.1 buys such bounds and '
-            "categories, and writes a schema that has them"
-        )
     if bounds is not None:
         fits = is_real
         what = "two numbers, bounds = [lowest, highest]"
@@ -573,7 +515,7 @@ def _value(value: Any) -> str:
         )
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float) and value.is_integer() and abs(value) < _FAR:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return repr(int(value))
     return repr(value)
 

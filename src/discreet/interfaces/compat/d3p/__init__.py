@@ -10,6 +10,9 @@ lines changed: read `discreet.interfaces.compat.d3p` where it says `d3p`, as in
 
 All names are here as well. docs/migrating-from-d3p.md explains the differences: above all, epsilon
 of fixed-size batches is larger than in d3p, whose formula was not that of fixed-size batches.
+
+Behind d3p's own modules: `_binding` (a fit and its first batch), `feistel`, and `modelling`, which
+has those of predictions, mixtures, ADADP and helpers.
 """
 
 import sys
