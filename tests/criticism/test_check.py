@@ -363,7 +363,9 @@ def test_own_models_are_checked_with_their_model() -> None:
     table["ill"] = np.where(rng.random(N) < 1 / (1 + np.exp(-line_of(table))), "yes", "no")
     found = described(table, ILL)
     plan = ModelPlan.calibrate(num_records=N, **TERMS)
-    told: dict[str, Any] = dict.fromkeys(("clipped", "counted", "ratio", "moved", "lack"), 1.0)
+    told: dict[str, Any] = dict.fromkeys(
+        ("clipped", "counted", "silent", "ratio", "moved", "lack"), 1.0
+    )
     statement = plan.state(reproducible=False, num_touched=5, num_latents=5, fitted="own")
     told |= {"learned": {}, "plan": plan, "statement": statement}
     for mean, fits in ((COEFFICIENTS, True), (COEFFICIENTS * [1, 1, 1, 1, 0], False)):

@@ -64,6 +64,10 @@ REFUSED = {
     "ill ~ region + (cost**2)": r"I\(age\*\*2\)",
     "ill ~ 5 + age": "the number 5",
     "5 ~ age": "the number 5",
+    "ill ~ .5*age": r"I\(0.5 \* x\)",
+    "ill ~ age*2": r"I\(0.5 \* age\)",
+    "ill ~ -age": r"I\(-age\)",
+    "ill ~ age^2": r"I\(age\*\*2\)",
     "ill ~ (1 | clinic[a])": r"I\(clinic == 'a'\)",
     "ill ~ .": "joined by",
     # As brms has it; formulae named its own classes.
@@ -243,11 +247,9 @@ def test_too_many_effects() -> None:
         dp.regress("ill ~ age + (1 | group)", cells, schema, family="bernoulli", epsilon=1.0)
 
 
-@pytest.mark.parametrize("family", ["hurdle_poisson", "hurdle_negbinomial", "student"])
-def test_families_refuse_noise_under_which_their_intervals_are_false(family: str) -> None:
-    left = "cost" if family == "student" else "visits"
+def test_a_family_refuses_noise_under_which_its_intervals_are_false() -> None:
     with pytest.raises(ValueError, match="too few for the family"):
-        dp.regress(f"{left} ~ age", table(), SCHEMA, family=family, epsilon=1.0)
+        dp.regress("cost ~ age", table(), SCHEMA, family="student", epsilon=1.0)
 
 
 def test_without_formulae_the_error_names_the_extra() -> None:

@@ -103,6 +103,11 @@ class ModelPlan(SharedBudget):
         return TOGETHER * self.noise(STAGES[-1].lengths) * TAIL**0.5
 
     @property
+    def share_noise(self) -> float:
+        """Standard deviation of the noise of a share of the records, by the last histogram."""
+        return self.noise(STAGES[-1].lengths) / self.num_records
+
+    @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases, in their order."""
         found = []

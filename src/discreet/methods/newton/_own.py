@@ -92,7 +92,7 @@ from discreet.methods.newton._posterior import OfDraws, label
 from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases, joined
 from discreet.methods.newton._sums import Parts, layout_of
-from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
+from discreet.methods.newton._verdict import NEARER, UNSEEN_FAR, Signs, verdict
 from discreet.methods.newton._weights import weights_of_records
 from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
@@ -150,6 +150,8 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
             histogram.
         counted: Share of the records whose gradient was finite, by the same; the others count as
             nothing. `dropped` has the standard error of its noise.
+        silent: Share of the records whose gradient was 0, by the same and with the same noise: of
+            which the model says nothing, as where it masks them.
         ratio: Standard deviation of the releases' noise over that of sampling.
         moved: Distance of the estimate from where the last gradients were taken, over its own
             spread.
@@ -162,6 +164,7 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
     learned: Mapping[str, Float[np.ndarray, "..."]]
     clipped: float
     counted: float
+    silent: float
     ratio: float
     moved: float
     lack: float
@@ -171,7 +174,7 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
     @property
     def dropped(self) -> Share:
         """Share of the records that do not count, with the standard error of its noise."""
-        return Share(1 - self.counted, self.plan.noise(STAGES[-1].lengths) / self.plan.num_records)
+        return Share(1 - self.counted, self.plan.share_noise)
 
     @property
     def converged(self) -> bool:
@@ -254,6 +257,7 @@ class DPNewton:
             prior's mean.
         placeholder: An artificial record, as for DPSVI.
         names: How the verdict calls an element of a latent, by its site and its place there.
+        nearer: What the verdict advises where the start was too far away.
         levels: Names of latents that are effects of groups: their first axis has levels, and a
             record has a part in one of them. With many levels, estimates and intervals are then far
             better; where a record has a part in several, they are wrong.
@@ -289,6 +293,7 @@ class DPNewton:
         init: Mapping[str, Any] | None = None,
         placeholder: Sequence[Any] | None = None,
         names: Callable[[str, Sequence[int]], str] = label,
+        nearer: str = NEARER,
         levels: Sequence[str] = (),
         flat: Sequence[Mapping[str, Any]] = (),
         **static_kwargs: Any,
@@ -306,7 +311,7 @@ class DPNewton:
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder = placeholder
-        self.names = names
+        self.names, self.nearer = names, nearer
         self.levels = tuple(levels)
         self.flat = tuple(flat)
         self.static_kwargs = static_kwargs
@@ -391,7 +396,7 @@ class DPNewton:
                     fit = _Fit(releases, latents, self.plan, start, far, blocks).run(bar)
                     stated = saved.stated(act)
                     with uncollected():
-                        result = fit.result(saved.words, stated, self.names)
+                        result = fit.result(saved.words, stated, self.names, self.nearer)
         warn_of_use(result, stated)
         return result
 
@@ -515,6 +520,7 @@ class _Fit:
         self.clipped = 0.0
         self.missing = 0.0
         self.counted = 1.0
+        self.silent = 0.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
@@ -528,7 +534,13 @@ class _Fit:
     @property
     def unseen(self) -> float:
         """`Signs.unseen`."""
-        return self.plan.hidden / self.plan.num_records
+        return min(self.plan.hidden / self._told, 1.0)
+
+    @property
+    def _told(self) -> float:
+        """Number of records that are not silent, as far as the noise shows."""
+        silent = self.silent if self.silent > SEEN * self.plan.share_noise else 0.0
+        return max((1 - silent) * self.plan.num_records, 1.0)
 
     @property
     def _nowhere_flat(self) -> Matrix:
@@ -562,7 +574,9 @@ class _Fit:
         # Shown whatever the noise; the verdict only says what stands out.
         self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1))
         self.missing = 1 - self.counted if lost > SEEN * sigma else 0.0
-        lengths = Lengths(np.array(raw), sigma)
+        # Of what has no gradient no bound takes anything away.
+        self.silent = raw[0] / self.plan.num_records
+        lengths = Lengths(np.array([0.0, *raw[1:]]), sigma)
         noise = self.plan.noise(sum(stage.gradients))
         edges = EDGES[1:]
         loss = self.size * np.square(noise * edges) + BIAS**2 * np.array(
@@ -592,9 +606,7 @@ class _Fit:
         self.guessed = self.missed - self._missed(lengths.seen, self.short)
         self.lost = lengths.lost(self.reach)
         self.between = lengths.lost(self.reach / SHORTER).mean - self.lost.mean
-        self.clipped = float(
-            np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1)
-        )
+        self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self._told, 0, 1))
 
     def _missed(self, counts: Vector, short: float) -> float:
         """What moments miss of gradients that are longer than their bound, a coordinate; from numbers in bins."""
@@ -731,6 +743,7 @@ class _Fit:
         words: np.ndarray,
         statement: Statement,
         named: Callable[[str, Sequence[int]], str] = label,
+        nearer: str = NEARER,
     ) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
         latents = self.latents
@@ -787,6 +800,7 @@ class _Fit:
             blurred=blurred,
             faint=self._faint(covariance),
             sloped=self._is_sloped(),
+            nearer=nearer,
         )
         return DPNewtonResult(
             draws={
@@ -796,6 +810,7 @@ class _Fit:
             learned=latents.split(learned),
             clipped=self.clipped,
             counted=self.counted,
+            silent=self.silent,
             ratio=ratio,
             moved=moved_by,
             lack=lack,

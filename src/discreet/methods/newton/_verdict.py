@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from discreet.methods.newton._algebra import is_settled
 from discreet.privacy.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, counted, listed
 
+NEARER = "Scale columns and priors so that latents are about 1, or give init a start that is nearer"
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 NOISY = 3.0
@@ -45,6 +46,7 @@ class Signs:
         faint: Coordinates in whose variance such directions prevail as records say little about.
         sloped: Whether gradients were released that the noise does not explain, along directions
             that are said to be flat.
+        nearer: What brings the start nearer.
     """
 
     ratio: float
@@ -61,6 +63,7 @@ class Signs:
     blurred: Bool[np.ndarray, " touched"]
     faint: Bool[np.ndarray, " touched"]
     sloped: bool = False
+    nearer: str = NEARER
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
         """Some coordinates, in words."""
@@ -93,8 +96,8 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         )
     if signs.lack > LOST:
         return NOT_USABLE, (
-            "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "
-            "are about 1, or give init a start that is nearer. What few records have, as a rare class, the noise may hide"
+            f"the fit has not arrived: the gradients do not agree with the curvature. {signs.nearer}. What few records have, as "
+            "a rare class, the noise may hide"
         )
     if hidden == size:
         return NOT_USABLE, (
@@ -104,7 +107,7 @@ def _of_all(signs: Signs) -> tuple[str, str]:
     if not is_settled(signs.moved, signs.lack):
         return PREDICTION, (
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Several modes, or "
-            "a start far away, do that: give init a better one"
+            f"a start far away, do that. {signs.nearer}"
         )
     if signs.clipped > CUT:
         return (

@@ -30,6 +30,7 @@ _OF_BRMS = {
     "cens(": "Surv(time, event) ~ ..., where the last category of event is the event",
     "weights(": "the left side without weights(), and the column as the schema's weight",
     "~.": "the names of the columns, joined by +",
+    "^": "I(age**2) for the square of a number, and a:b or a*b for products of terms",
 }
 """What formulae cannot read, and what to write."""
 _INSTEAD = {
@@ -112,6 +113,8 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     except Exception as error:  # formulae has errors of many classes
         packed = text.replace(" ", "")
         instead = next((words for part, words in _OF_BRMS.items() if part in packed), "")
+        if "numeric" in str(error) or "numbers" in str(error) or "negation" in str(error):
+            instead = "numbers within I(), as I(0.5 * age), I(age / 10) and I(-age)"
         why = f"write {instead}" if instead else f"{error}. An example is 'ill ~ age * region'"
         raise RefusedError(f"The formula {text!r} cannot be read: {why}.") from None
     if not isinstance(found, Model):
@@ -200,7 +203,8 @@ def _refuse_what_is_no_column(component: Any, text: str) -> None:
     name = getattr(component, "name", getattr(component, "column", ""))
     if not isinstance(name, str):
         raise RefusedError(
-            f"The formula {text!r} has the number {name} as a column: name one, or take it out."
+            f"The formula {text!r} has the number {name} as a term: write I({name} * x) for a multiple of a column x, "
+            f"offset({name} * x) for one whose coefficient is 1, and leave out what is the same in all rows."
         )
     if getattr(component, "reference", None) is not None:
         raise RefusedError(

@@ -152,9 +152,9 @@ def prior(
     """
     design = Design(formula, schema, family, constants)
     key = random.as_threefry(random.key() if rng_key is None else random.check_key(rng_key))
-    drawn: Any = Predictive(model_of(design), num_samples=integer("num_draws", num_draws))(
-        key, placeholder(design)
-    )
+    drawn: Any = Predictive(
+        model_of(design, whole=True), num_samples=integer("num_draws", num_draws)
+    )(key, placeholder(design))
     latents = {name: np.asarray(value, np.float64) for name, value in drawn.items() if name != "y"}
     if in_closed_form(design) and design.family.closed != LINE:
         columns = design.fitted_columns(design.even_rows().x)

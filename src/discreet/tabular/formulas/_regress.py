@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
+from scipy.special import ndtr, ndtri
 
 from discreet._jax import in_own_settings
 from discreet._validate import ENDS, RefusedError, positive
@@ -26,6 +27,7 @@ from discreet.privacy.report import COEFFICIENTS, listed
 from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import (
+    counts_zeros,
     features,
     flat_of,
     in_units,
@@ -41,6 +43,10 @@ from discreet.tabular.tables import Schema
 _WIDTH = 1.6448536269514722
 FEWEST = 8.0
 """Records that tell of a latent, over those whose gradients the noise may hide: with fewer the verdict names it."""
+_NEARER = (
+    "Bounds far wider than the cells, and terms that say nearly the same, do that, too: narrow bounds by what is public, leave "
+    "terms out, or take a larger epsilon"
+)
 _EVENLY = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
 
 
@@ -319,6 +325,7 @@ def _as_model(
         init=start,
         placeholder=(placeholder(design),),
         names=functools.partial(name_of, design),
+        nearer=_NEARER,
         levels=[f"effects_{number}" for number in range(len(design.groupings))],
         flat=flat_of(design),
     )
@@ -330,7 +337,12 @@ def _as_model(
         ) from None
     with keeping(result):
         draws = dict(result.draws)
-        found, predictive, learned = _named(design, draws, draws, prior_of(design))
+        prior = prior_of(design, draws)
+        if counts_zeros(design):
+            prior["zero"] = _EVENLY
+            draws["zero"] = _share_of_zeros(plan, result.silent, len(next(iter(draws.values()))))
+        # Of an effect: of what levels differ by, which a level without records shows nothing of.
+        found, predictive, learned = _named(design, draws, draws, prior)
         # Of latents that are positive, that of their logarithm, as the verdict has it.
         learned |= {
             name: float(share)
@@ -343,6 +355,15 @@ def _as_model(
                 name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)
             }
         return found, predictive, learned, _doubted(design, plan, result)
+
+
+def _share_of_zeros(plan: ModelPlan, share: float, size: int) -> np.ndarray:
+    """Draws of a share that is as likely everywhere before, given the noisy share of the records."""
+    rng = np.random.default_rng(0)
+    low, high = ndtr((np.array([0.0, 1.0]) - share) / plan.share_noise)
+    noise = ndtri(rng.uniform(low, high, size)) * plan.share_noise
+    number = plan.num_records * np.clip(share + noise, 0, 1)
+    return rng.beta(number + 1, plan.num_records - number + 1)
 
 
 def _doubted(design: Design, plan: ModelPlan, result: DPNewtonResult) -> DPNewtonResult:

@@ -51,6 +51,8 @@ class Family:
     start: tuple[tuple[str, float], ...] = ()
     # By draws of the fit and the number of records, how many tell of latents that few may tell of
     told_by: Callable[..., dict[str, Any]] | None = None
+    # Whether `zero` is the share of records whose target is 0, and these tell of nothing else
+    hurdle: bool = False
     # Records over the noise multiplier, below which intervals were found false
     least_seen: float = 0.0
     closed: str = ""  # The method that fits it without groups: a family of `NewtonPlan`, or "line"

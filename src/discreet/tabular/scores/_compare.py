@@ -39,7 +39,7 @@ from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.query import Wording
 from discreet.privacy.released import Released
-from discreet.privacy.report import RECORD, Statement, Unit, headline
+from discreet.privacy.report import RECORD, Statement, Unit, headline, listed
 from discreet.tabular.scores._metrics import EXCESS, Estimate
 from discreet.tabular.scores._plan import ONE, SumsPlan
 from discreet.tabular.scores._terms import in_batches, noisy_sums, rows_of_persons
@@ -296,6 +296,25 @@ class Comparison(Released, what="private comparison of fits"):
             for name, x, a, b in zip(self.names, found, low, high, strict=True)
         }
 
+    @property
+    def verdict(self) -> str:
+        """Which fit is better, in words: if the first of the ranking is, the intervals of all differences together say so."""
+        first, *others = self.ranking
+        pairs = len(self.names) * len(others) // 2
+        strict = dataclasses.replace(self, level=1 - (1 - self.level) / pairs)
+        beaten = [
+            name for name in others if strict.difference(first, name).population_interval[0] > 0
+        ]
+        if not beaten:
+            return "Noise and sampling hide which fit is better"
+        found = f"{first!r} is better than {listed([repr(name) for name in beaten], most=20)}"
+        left = [repr(name) for name in others if name not in beaten]
+        return (
+            f"{found}; noise and sampling hide whether than {listed(left, most=20)}"
+            if left
+            else found
+        )
+
     def table(self) -> list[dict[str, Any]]:
         """The rows of `print`, the best fit first; differences are from the first name, which the noise did not choose."""
         rows = []
@@ -321,16 +340,17 @@ class Comparison(Released, what="private comparison of fits"):
         rows = self.table()
         width = max(len(row["fit"]) for row in rows)
         level = f"{100 * self.level:g} % interval"
-        lines = [f"{'':{width}}  rank  {'elpd diff':>9}  {level:>20}  {'weight':>6}  {'range':>12}"]
+        lines = [f"{'':{width}}  rank  {'elpd diff':>9}  {level:>20}  {'weight':>12}"]
         for row in rows:
             low, high = row["interval"]
             ends = "" if row["fit"] == self.names[0] else f"{low:.1f} to {high:.1f}"
-            weight = f"{row['weight']:.2f}" if math.isfinite(row["weight"]) else "-"
+            # The likeliest weight may be 1 where each is possible.
             least, most = row["weight_range"]
-            span = f"{least:.2f} to {most:.2f}" if math.isfinite(row["weight"]) else ""
+            weight = f"{least:.2f} to {most:.2f}" if math.isfinite(least) else "-"
             lines.append(
-                f"{row['fit']:{width}}  {row['rank']:>4}  {row['elpd_diff']:>9.1f}  {ends:>20}  {weight:>6}  {span:>12}".rstrip()
+                f"{row['fit']:{width}}  {row['rank']:>4}  {row['elpd_diff']:>9.1f}  {ends:>20}  {weight:>12}".rstrip()
             )
+        lines.append(f"{self.verdict}.")
         lines.append(
             f"Sums over about {self.num_rows:,.0f} rows, in nats, against '{self.names[0]}', with noise and sampling; about "
             f"{100 * self.clipped:.2g} % of the rows have differences above {self.plan.max_difference:g}, shortened to that"
