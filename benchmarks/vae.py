@@ -23,6 +23,8 @@ from benchmarks._peers import gather, load
 from benchmarks._results import number
 from benchmarks.machine import KEYSTREAM, keystream, triad
 from discreet.privacy.gradients import SPARE
+from discreet.privacy.gradients._bookkeeping import BookKeepingEngine, in_few_chunks
+from discreet.privacy.gradients._sums import whole_lanes
 
 RECORDS, HIDDEN, LATENT = 60_000, 400, 50
 TRIAD = "least: a pass over three arrays of the parameters' size"
@@ -72,9 +74,9 @@ def _measure(
     }
     if name == "vae-128":
         contenders |= _slow_peers(architecture, problem, batch_size, scale, outcome)
-    chunk = private.step.explain(
-        private.dpsvi.optim.get_params(private.state.optim_state), batch_size
-    ).microbatch_size
+    engine = private.step.engine
+    assert isinstance(engine, BookKeepingEngine)
+    chunk = whole_lanes(in_few_chunks(engine.rows))
     # Not more than records: the tests have few.
     rows = min(
         problem.num_records,

@@ -135,7 +135,8 @@ class WithIntervals(abc.ABC):
                 low, high = interval[name][(slice(None), *place)]
                 # A simplex has an element more than coordinates.
                 share = learned[place] if learned.shape == means.shape else learned.mean()
-                yield label(name, place), *map(float, (means[place], low, high, max(share, 0)))
+                mean = float(means[place])
+                yield label(name, place), mean, float(low), float(high), max(float(share), 0.0)
 
     def _table(self) -> Iterator[tuple[str, str, str, str]]:
         """The same in words, of many elements the first and the last ones."""

@@ -290,15 +290,18 @@ class BookKeepingEngine:
             self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
         )
         if narrow:
-            # As many chunks as there must be, all of one length: each has spare rows, and its sums
-            # go through memory.
-            rows = -(-rows // -(-rows // (_MOST_ROWS - SPARE)))
+            rows = in_few_chunks(rows)
         if self.microbatch_size is not None:
             rows = min(rows, self.microbatch_size)
         chunk = whole_lanes(rows, self.memory_budget // book.bytes_a_record)
         if not narrow:
             return chunk, 0
         return chunk, next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n)
+
+
+def in_few_chunks(rows: int) -> int:
+    """Rows of as few chunks as there must be, all of one length: each has spare rows, and its sums go through memory."""
+    return -(-rows // -(-rows // (_MOST_ROWS - SPARE)))
 
 
 class _Book:
