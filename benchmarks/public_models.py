@@ -147,7 +147,12 @@ def exact(source: Source) -> Exact:
     table, schema = table_of(source)
     design = Design(source.formula, schema, source.family, None)
     records = records_of(design, design.rows(table, out_of_bounds="clip"))
-    chain = MCMC(NUTS(model_of(design)), num_warmup=WARM_UPS, num_samples=DRAWS, progress_bar=False)
+    chain = MCMC(
+        NUTS(model_of(design, whole=True)),
+        num_warmup=WARM_UPS,
+        num_samples=DRAWS,
+        progress_bar=False,
+    )
     chain.run(jax.random.key(0), records)
     draws = {name: np.asarray(x) for name, x in chain.get_samples().items()}
     found = in_units(design, draws)

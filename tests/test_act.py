@@ -480,7 +480,18 @@ def test_a_model_with_an_improper_prior_is_refused_and_not_fitted_in_steps() -> 
         numpyro.param("shift", 0.0)
         flat(x)
 
-    for program in (flat, tuned_too):
+    def flat_record(x: Any) -> None:
+        with numpyro.plate("people", len(x)):
+            own = numpyro.sample("own", dist.ImproperUniform(dist.constraints.real, (), ()))
+            numpyro.sample("x", dist.Normal(own, 1), obs=x)
+
+    def flat_beside(x: Any) -> None:
+        mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("people", len(x)):
+            own = numpyro.sample("own", dist.Normal(mean, 1))
+            numpyro.sample("x", dist.Normal(own, 1), obs=x)
+
+    for program in (flat, tuned_too, flat_record, flat_beside):
         with pytest.raises(ValueError, match="Give it a proper prior"):
             dp.fit(program, X, epsilon=1.0)
 

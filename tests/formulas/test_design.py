@@ -225,7 +225,7 @@ def test_draws_in_units_have_the_model_s_means(family: str, right: str) -> None:
         "zero": 0.2,
         "concentration": 2.0,
     }
-    model = model_of(design)
+    model = model_of(design, whole=True)
     sites = trace(seed(model, 0)).get_trace(records)
     latents |= {name: np.full(3, others[name]) for name in sites if name in others}
     assert {name for name, site in sites.items() if site["type"] == "sample"} == {"y", *latents}

@@ -279,7 +279,10 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     by_clinic = result.marginal_effect("clinic")
     assert by_clinic.values == tuple("abcdef")
     # The picture says what the mean is of.
-    assert effect.plot().get_title() == "90 % intervals, at clinic = b, region = north"
+    drawn = effect.plot(tmp_path / "effect.png")
+    assert drawn.axes[0].get_title() == "90 % intervals, at clinic = b, region = north"
+    assert (tmp_path / "effect.png").stat().st_size > 5_000
+    assert effect.plot(axes=drawn.axes[0]) is drawn
     assert by_clinic.plot() is not None
     with pytest.raises(ValueError, match="column is 'ill'"):
         result.marginal_effect("ill")

@@ -162,7 +162,8 @@ def test_no_family_has_a_number_by_another_name(family: str) -> None:
 
 
 def model_draws(design: Design) -> dict[str, np.ndarray]:
-    sites = trace(seed(model_of(design), 0)).get_trace(records_of(design, design.rows(table())))
+    model = model_of(design, whole=True)
+    sites = trace(seed(model, 0)).get_trace(records_of(design, design.rows(table())))
     return {
         name: np.asarray(site["value"])[None]
         for name, site in sites.items()

@@ -275,7 +275,7 @@ def test_the_least_epsilon_is_named(found) -> None:
     )
     assert "A real column that crowds at one end" in said
     assert json.loads(json.dumps(made.to_dict(), allow_nan=False))["curve"][0]["score"] is None
-    assert len(made.plot().lines) == 4
+    assert len(made.plot().axes[0].lines) == 4
 
 
 def test_half_of_the_tables_decide_on_the_use() -> None:

@@ -38,7 +38,7 @@ from discreet.methods.newton import (
 )
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
-from discreet.privacy.ledger import Ledger
+from discreet.privacy.ledger import Ledger, default_delta
 
 PlanOfSums = MomentsPlan | NewtonPlan
 
@@ -157,7 +157,8 @@ def fit(
         args: Its arguments: arrays, or columns of a data frame, hold records along their leading
             axis.
         epsilon: What the fit may cost.
-        delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
+        delta: The chance that it costs more; None: a tenth of 1 / num_records, and at most 1e-5 and
+            (without mesh) a tenth of the ledger's.
         num_records: Public number of records; None: that of the arrays, which is then public.
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
         relation: The neighbouring relation.
@@ -200,6 +201,9 @@ def fit(
     if size is None:
         with as_one_curator(mesh is not None):  # nothing is released here
             size = take_apart(args, kwargs, programs=(model,)).size
+    if delta is None:
+        # Of several processes the first one alone may have the ledger.
+        delta = default_delta(size, ledger if mesh is None else None)
     terms = {"epsilon": epsilon, "delta": delta, "num_records": size, "relation": relation}
     paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows}
     paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar, "mesh": mesh}

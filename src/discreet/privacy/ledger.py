@@ -31,6 +31,7 @@ from discreet.privacy.accounting import (
     event_to_dict,
     neighbours,
     profile,
+    suggest,
     upper,
 )
 from discreet.privacy.report import RECORD, Receipt, Statement
@@ -485,6 +486,18 @@ class Ledger:
         if sum(entry["kind"] == "cap" for entry in entries):
             lines.append("The cap was changed after the ledger was created: see its `cap` entries.")
         return "\n".join(lines)
+
+
+def default_delta(num_records: int, ledger: Ledger | None) -> float:
+    """The delta of a fit that is given none: that of `accounting.suggest`, and at most a tenth of the cap's of its ledger.
+
+    A ledger adds the delta of its fits. One of the cap's own delta leaves no room for a sum by
+    epsilon: epsilon = 1 was charged as 1.32.
+    """
+    usual = suggest(num_records=num_records).delta
+    if not isinstance(ledger, Ledger):
+        return usual
+    return min(usual, float(f"{ledger.cap.delta / 10:.3g}"))
 
 
 def _admit(

@@ -508,15 +508,11 @@ OF_PRIVATE = 100_000
 
 
 def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
-    """The default δ of all commands: by a public number of records (None: it is private), at most a tenth of the ledger's cap.
+    """The default δ of all commands: by a public number of records (None: it is private), at most a tenth of the ledger's cap."""
+    from discreet.privacy.ledger import default_delta
 
-    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was
-    charged as 1.32.
-    """
-    usual = dp.accounting.suggest(
-        num_records=OF_PRIVATE if num_records is None else num_records
-    ).delta
-    return usual if ledger is None else min(usual, tenth_of_cap(ledger))
+    size = OF_PRIVATE if num_records is None else num_records
+    return default_delta(size, None if ledger is None else dp.Ledger(ledger))
 
 
 def delta_of(delta: float | None, num_records: int | None, ledger: Path | None) -> float:

@@ -137,7 +137,7 @@ def _plan_fit(asked: Asked) -> None:
         seed=asked.seed,
         progress_bar=not asked.as_json,
     )
-    files = [] if plot is None else draw_picture(plot, lambda: found.plot().figure)
+    files = [] if plot is None else draw_picture(plot, found.plot)
     if plot is not None and not files:
         say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
     if asked.as_json:

@@ -20,7 +20,6 @@ from numpyro.distributions import Cauchy, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
 from discreet._jax import inputs_of_outputs
-from discreet._validate import RefusedError
 from discreet.methods.inference._elbo import LATENT, PARAM, Objective
 from discreet.methods.inference._plates import value_of_improper
 from discreet.methods.inference._point_guide import (
@@ -33,7 +32,7 @@ from discreet.methods.inference._point_guide import (
 from discreet.methods.inference._products import Products, products_of
 from discreet.methods.inference._records import Message, Program, Records, Values, refuse_tables
 from discreet.methods.inference._start import loss_at_start
-from discreet.methods.inference._structure import without_wrappers
+from discreet.methods.inference._structure import refuse_improper, without_wrappers
 from discreet.methods.inference._support import (
     outside_of_arrays,
     outside_of_support,
@@ -60,7 +59,7 @@ def objective_of_points(
         records, key, model=model, guide=PointGuide(model), **made_of
     )
     # First: what is below is fitted in steps instead, and at full cost.
-    _check_priors(objective)
+    refuse_improper(objective.programs, objective.placeholder)
     if objective.structure.model_params:
         raise NoPointError(
             "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
@@ -74,29 +73,6 @@ def objective_of_points(
     objective.refuse_tables(records.size)
     loss_at_start(objective, psi, start_key)
     return objective, psi
-
-
-def _check_priors(objective: Objective) -> None:
-    """A likelihood that is bounded, or hidden by noise, leaves an improper prior improper: there would be no posterior."""
-    improper: list[str] = []
-
-    def watch(site: Message) -> Any:
-        value = value_of_improper(site)
-        if value is not None:
-            improper.append(site["name"])
-        return value
-
-    programs = objective.programs
-
-    def look(rows: Any) -> None:
-        programs.trace(programs.model, rows, jax.random.key(0), rule=watch)
-
-    jax.eval_shape(look, objective.placeholder)
-    if improper:
-        raise RefusedError(
-            f"The prior of {improper[0]!r} is improper. Clipping or noise may leave nothing of the likelihood in some "
-            "direction, and the posterior would not be a distribution. Give it a proper prior, however wide."
-        )
 
 
 _traced_once = functools.partial(jax.jit, static_argnums=0, inline=True)

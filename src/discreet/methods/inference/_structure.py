@@ -29,7 +29,7 @@ from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, place_of, used_inputs
-from discreet._validate import left_out
+from discreet._validate import RefusedError, left_out
 from discreet.methods.inference._autoguides import (
     SITE_BY_SITE,
     auto_guides,
@@ -37,6 +37,7 @@ from discreet.methods.inference._autoguides import (
     set_up_auto_guides,
 )
 from discreet.methods.inference._plates import log_density, value_of_improper
+from discreet.methods.inference._point_guide import PointGuide
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Message, PlateSizes, Program, Values
 from discreet.methods.inference._tables_outside import make_arguments
@@ -353,6 +354,27 @@ def _look_at_model(programs: Programs, key: PRNGKeyArray) -> _Model:
     )
 
 
+def refuse_improper(programs: Programs, placeholder: Sequence[Any]) -> None:
+    """A likelihood that is bounded, or hidden by noise, leaves an improper prior improper: there would be no posterior."""
+    improper: list[str] = []
+
+    def watch(site: Message) -> Any:
+        value = value_of_improper(site)
+        if value is not None:
+            improper.append(site["name"])
+        return value
+
+    def look(rows: Any) -> None:
+        programs.trace(programs.model, rows, jax.random.key(0), rule=watch)
+
+    jax.eval_shape(look, placeholder)
+    if improper:
+        raise RefusedError(
+            f"The prior of {improper[0]!r} is improper. Clipping or noise may leave nothing of the likelihood in some "
+            "direction, and the posterior would not be a distribution. Give it a proper prior, however wide."
+        )
+
+
 def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private."""
     model = _look_at_model(programs, key)
@@ -360,7 +382,11 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     latents = model.latents
     guide = programs.guide
     guides = list(auto_guides(guide))
-    check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
+    local = [n for n in latents if n in inside]
+    if local and isinstance(guide, PointGuide):
+        # First, too: what has latents of records is fitted in steps instead.
+        refuse_improper(programs, placeholder)
+    check_kind_of_guide(guide, guides, local)
     keeps_local = bool(programs.keeps_local)
     if programs.keeps_local is None and not inside.isdisjoint(latents):
         # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them

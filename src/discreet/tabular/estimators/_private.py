@@ -22,7 +22,7 @@ from discreet.methods.choose import STEPS, Chosen, choose, fit_sums, plan_of
 from discreet.methods.inference import DPSVI, DPSVIResult
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
-from discreet.privacy.ledger import Ledger
+from discreet.privacy.ledger import Ledger, default_delta
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.released import keeping
 from discreet.storage import exclusive, kept_secret
@@ -316,9 +316,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
         """Spend the budget on a table."""
+        delta = default_delta(num_records, how.get("ledger")) if self.delta is None else self.delta
         terms = {
             "epsilon": self.epsilon,
-            "delta": self.delta,
+            "delta": delta,
             "num_records": num_records,
             "relation": Relation.ADD_OR_REMOVE_ONE if self.relation is None else self.relation,
         }

@@ -53,7 +53,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         target_bounds: Public bounds (low, high) of the target, likewise without default.
         epsilon: The epsilon of one fit, above 0.
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit,
-            and 1e-5 at most.
+            at most 1e-5 and a tenth of the ledger's.
         num_records: A public figure close to the number of records. None: the exact number, which
             is then public.
         relation: The neighbouring relation (`discreet.Relation`). None: ADD_OR_REMOVE_ONE.

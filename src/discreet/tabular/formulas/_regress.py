@@ -21,7 +21,7 @@ from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import DPNewton, DPNewtonResult, ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
-from discreet.privacy.ledger import Ledger
+from discreet.privacy.ledger import Ledger, default_delta
 from discreet.privacy.released import keeping
 from discreet.privacy.report import COEFFICIENTS, listed
 from discreet.storage import kept_secret
@@ -88,7 +88,8 @@ def regress(
             hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is constant within
             six bands of time).
         epsilon: What the fit may cost.
-        delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
+        delta: The chance that it costs more; None: a tenth of 1 / num_records, and at most 1e-5 and
+            a tenth of the ledger's.
         num_records: Public number of records, that is of rows, or of persons; None: that of the
             table, which is then public.
         constants: Public values of names in the formula that are no columns, as of knots.
@@ -126,6 +127,8 @@ def regress(
         person_key = kept_secret(Path(checkpoint) / "persons.key")
     persons = design.persons(table, person_key)
     size = len(rows.x if persons is None else persons) if num_records is None else num_records
+    if delta is None:
+        delta = default_delta(size, ledger)
     plan = plan_of(design, epsilon=epsilon, delta=delta, num_records=size, relation=relation)
     paid_by = {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
     return _fitted(design, rows, persons, plan, rng_key, paid_by)

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from discreet._validate import ENDS, RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws, picked
-from discreet.methods.plots import plot_posterior, tidy
+from discreet.methods.plots import new_figure, plot_posterior, save, tidy
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.released import Released
@@ -82,19 +82,21 @@ class Effect:
     def _held(self) -> str:
         return ", ".join(f"{name} = {value}" for name, value in self.held.items())
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, path: str | Path | None = None, *, axes: Any = None) -> Figure:
         """Draw means and intervals, with the values at which the others are held above.
 
         Args:
-            axes: Matplotlib axes; None: new ones.
+            path: File for the picture, whose ending determines its format. None: it is not saved.
+            axes: Matplotlib axes to draw in; None: those of a new figure.
 
         Returns:
-            The axes.
+            The matplotlib figure.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
         """
         if axes is None:
-            from matplotlib import pyplot
-
-            _, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+            axes = new_figure(5, 3.5).subplots()
         number = len(self.categories) or 1
         for which, name in enumerate(self.categories or (None,)):
             at = (slice(None), which) if self.categories else slice(None)
@@ -121,7 +123,7 @@ class Effect:
         title = f"90 % intervals{f', at {self._held}' if self.held else ''}"
         axes.set_title(title, fontsize="small", wrap=True)
         tidy(axes)
-        return axes
+        return save(axes.figure, path)
 
 
 class OfFormula:

@@ -7,7 +7,8 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,6 +21,9 @@ from discreet.privacy.accounting import suggest
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 from discreet.tabular.planning._trials import Terms, Trial, Worth, trial_for
 from discreet.tabular.tables import Schema
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The epsilons that are tried, over the one asked for."""
@@ -198,19 +202,23 @@ class DryRun:
         }
         return finite_or_none(content)
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, path: str | Path | None = None, *, axes: Any = None) -> Figure:
         """Draw the score and the share of learned coefficients against epsilon; readable in grey.
 
         Args:
-            axes: Matplotlib axes; None: new ones.
+            path: File for the picture, whose ending determines its format. None: it is not saved.
+            axes: Matplotlib axes to draw in; None: those of a new figure.
 
         Returns:
-            The axes.
-        """
-        if axes is None:
-            from matplotlib.figure import Figure
+            The matplotlib figure.
 
-            axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        from discreet.methods.plots import new_figure, save
+
+        if axes is None:
+            axes = new_figure(6, 4).subplots()
         epsilons = [row.epsilon for row in self.rows]
         if self.measure:
             axes.plot(
@@ -240,7 +248,7 @@ class DryRun:
         verdict = f": {self.asked.use}" if self.complete and self.asked.use else ""
         axes.set_title(f"Expected at {self.num_records:,} records{verdict}", fontsize=_SHORT)
         axes.legend(frameon=False)
-        return axes
+        return save(axes.figure, path)
 
 
 def _shown(value: float, form: str, width: int) -> str:
