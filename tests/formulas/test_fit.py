@@ -144,7 +144,10 @@ def test_a_hurdles_share_of_zeros_is_counted(family: str) -> None:
         schema, columns=(schema.columns[0], replace(schema.columns[1], missing="drop"))
     )
     assert counts_zeros(result.design)
-    assert not counts_zeros(Design("y ~ x", dropped, family, None))
+    fitted_with_the_rest = Design("y ~ x", dropped, family, None)
+    assert not counts_zeros(fitted_with_the_rest)
+    assert "look like zeros" in " ".join(_doubts(fitted_with_the_rest, result.plan, {}))
+    assert not _doubts(result.design, result.plan, {})
 
 
 def test_intervals_of_a_share_hold() -> None:

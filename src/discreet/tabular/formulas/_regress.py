@@ -396,6 +396,12 @@ def _doubts(design: Design, plan: ModelPlan, draws: Mapping[str, np.ndarray]) ->
             f"few records tell of {listed(few)}: the noise may hide that they were clipped, and then these intervals miss. A "
             "larger epsilon or more records help"
         )
+    if design.family.hurdle and not counts_zeros(design):
+        found.append(
+            "rows that the schema drops look like zeros to the fit, so the share of zeros is fitted with the rest, and its "
+            "intervals and those of a concentration may miss: give missing cells a category or a number instead of "
+            'missing="drop"'
+        )
     crossed = [grouping.name for grouping in design.groupings if grouping.terms[0] == "1"]
     if len(crossed) > 1:
         # Records tell of the sums of these effects alone.
