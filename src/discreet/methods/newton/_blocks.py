@@ -7,10 +7,14 @@ d^2 / 2. Three things follow.
 - `denoised` shrinks each block by itself: the other latents' by its spectrum, the levels' towards
   their mean, and what levels share with the others towards its mean over the levels.
 - `root` is a map that keeps levels apart. What the others share with the levels is taken out of
-  their gradients, which are then those within levels.
+  their gradients, which are then those within levels. All levels have one scale: if each had its
+  own, gradients of small levels would be long, and the noise of all others large for them.
 - Effects of many levels make gradients long, and so the noise of all other latents large. They are
   weighted down (`weights`) until they are half of a gradient's square: the others' noise has then
   twice the variance that it would have without them, and that of the effects is at most doubled.
+- The gradients of one level, on the way, show less of its curvature than the noise hides, and since
+  points follow earlier noise, it seems too large: `improved` by gradients is the others' alone.
+  In intervals a level's curvature counts less where it is not sure (`surely`).
 
 A model without such effects is one block. No record is seen here.
 """
@@ -27,9 +31,21 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from discreet.methods.inference import Latents
-from discreet.methods.newton._algebra import SCALES, Matrix, Vector
+from discreet.methods.newton._algebra import (
+    SCALES,
+    Gradients,
+    Matrix,
+    Vector,
+    rebuilt,
+    secant,
+)
 
 LEAST_LEVEL = 0.1  # curvature of a level, of the levels' mean
+LONG_SCALE = 2.5
+"""By how many more latents a log scale of normal residuals counts: of a residual of 3, its gradient has 3.5 times the square."""
+DOUBT = (
+    2.0  # variance of a level's curvature, where it counts half, over what the noise leaves unsure
+)
 LEAST_WITHIN = 0.1
 """Curvature of the other latents within levels, of their least one before that: so much at least is left by `root`."""
 
@@ -41,11 +57,14 @@ class Blocks:
     Attributes:
         size: Number of coordinates.
         groupings: Of each grouping the coordinates of each level's effects.
+        directions: As `flat`, if there are any.
+        num_scales: Number of log scales of normal residuals among the others.
     """
 
     size: int
     groupings: tuple[Int[np.ndarray, "level effect"], ...] = ()
     directions: Float[np.ndarray, "latent direction"] | None = None
+    num_scales: int = 0
 
     @classmethod
     def of(
@@ -53,6 +72,7 @@ class Blocks:
         latents: Latents,
         names: Sequence[str],
         flat: Sequence[Mapping[str, Float[np.ndarray, "..."]]] = (),
+        num_scales: int = 0,
     ) -> Blocks:
         """Those of a model; the first axis of a latent that is named here has a level in each place.
 
@@ -60,6 +80,7 @@ class Blocks:
             latents: The model's latents.
             names: As above.
             flat: Directions in which no record's likelihood changes, by the parts of latents.
+            num_scales: As above.
 
         Raises:
             ValueError: A name is no latent with levels that records touch, or is given twice; or a
@@ -89,7 +110,7 @@ class Blocks:
             raise ValueError(
                 "flat has a direction that is 0, not finite, or follows from the others: leave it out."
             )
-        return cls(latents.num_touched, tuple(groupings), directions)
+        return cls(latents.num_touched, tuple(groupings), directions, num_scales)
 
     @property
     def flat(self) -> Float[np.ndarray, "latent direction"]:
@@ -121,7 +142,10 @@ class Blocks:
         """Of a map's columns."""
         num_others = int(self.others.sum())
         num_effects = self.size - num_others
-        weight = math.sqrt(num_others / num_effects) if 0 < num_others < num_effects else 1.0
+        weight = 1.0
+        if num_others and num_effects:
+            longer = num_others + LONG_SCALE * self.num_scales
+            weight = min(1.0, math.sqrt(longer / num_effects))
         return np.where(self.others, 1.0, weight)
 
     @property
@@ -167,7 +191,7 @@ class Blocks:
 
         Returns:
             The matrix, and for each of these latents the variance of an entry that it shares with
-            an effect; 0 for effects.
+            an effect; for effects that of an entry within their level.
         """
         raw = (raw + raw.T) / 2  # so the noise of two entries is averaged
         others = np.flatnonzero(self.others)
@@ -179,7 +203,11 @@ class Blocks:
         for number, levels in enumerate(self.groupings):
             own = levels[:, :, None], levels[:, None, :]
             variance = sigma**2 * (1 + np.eye(levels.shape[1])) / 2
-            found[own] = _nearer_the_mean(raw[own], variance, (0,))[0]
+            kept, unsure = _nearer_the_mean(raw[own], variance, (0,))
+            values, vectors = np.linalg.eigh(kept)
+            values = np.maximum(values, LEAST_LEVEL * max(float(values.mean()), 0.0))[:, None]
+            found[own] = (vectors * values) @ np.swapaxes(vectors, 1, 2)
+            left[levels] = unsure.mean(axis=2)
             if len(others):
                 place = np.ix_(others, levels.ravel())
                 found[place], unsure = _of_levels(raw[place], levels, sigma, (1,))
@@ -191,6 +219,27 @@ class Blocks:
                 found[np.ix_(levels.ravel(), crossed.ravel())] = found[place].T
         return found, left
 
+    def improved(self, curvature: Matrix, gradients: Gradients, least: float) -> Matrix:
+        """The curvature improved by the gradients, as by `secant`; with groups that of the others alone."""
+        if not self.groupings:
+            return secant(curvature, gradients, least)
+        found = curvature.copy()
+        others = self.others
+        if others.any():
+            own = np.ix_(others, others)
+            shared = gradients.points[:, ~others] @ curvature[np.ix_(~others, others)]
+            of_others = Gradients(
+                gradients.points[:, others], gradients.values[:, others] + shared, gradients.sigma
+            )
+            found[own] = secant(curvature[own], of_others, least)
+        return rebuilt(found, lambda values: np.maximum(values, least))
+
+    def surely(self, curvature: Matrix, unsure: Vector) -> Matrix:
+        """A curvature, less for levels by what of it is `unsure`, as `denoised` says: there records may say nearly nothing."""
+        squares = np.square(np.diag(curvature))
+        kept = np.where(self.others, 1.0, squares / (squares + DOUBT * unsure + 1e-300))
+        return curvature * np.sqrt(np.outer(kept, kept))
+
     def root(self, curvature: Matrix) -> Matrix:
         """A map by which the curvature is near the identity, but for `weights`; its levels stay apart."""
         others = self.others
@@ -201,6 +250,7 @@ class Blocks:
             values, vectors = np.linalg.eigh(curvature[own])
             values = np.maximum(values, LEAST_LEVEL * values.mean())[:, None]
             inverse[own] = (vectors / values) @ np.swapaxes(vectors, 1, 2)
+            values, vectors = np.linalg.eigh(curvature[own].mean(axis=0))
             found[own] = vectors / np.sqrt(values)
         shared = inverse @ curvature[:, others]
         within = curvature[np.ix_(others, others)]

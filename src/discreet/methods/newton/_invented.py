@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from discreet.methods.inference import Latents, Records, objective_of_points, take_apart
 from discreet.methods.newton import _model
 from discreet.methods.newton._blocks import Blocks
-from discreet.methods.newton._far import pulls_from_far
+from discreet.methods.newton._far import pulls_from_far, scales_of_squares
 from discreet.methods.newton._fit import NewtonResult, _checked, _known, _Newton, names_of
 from discreet.methods.newton._model_plan import ModelPlan
 from discreet.methods.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
@@ -170,7 +170,8 @@ def fit_invented_model(
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
         far = pulls_from_far(latents, start)
-        fit = _Fit(releases, latents, plan, start, far, Blocks.of(latents, levels, flat))
+        blocks = Blocks.of(latents, levels, flat, len(scales_of_squares(far)))
+        fit = _Fit(releases, latents, plan, start, far, blocks)
         return fit.run(bar).result(words, statement)
 
 

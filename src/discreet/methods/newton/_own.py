@@ -69,7 +69,6 @@ from discreet.methods.newton._algebra import (
     ratio_of,
     rebuilt,
     scale_of,
-    secant,
     settle,
     soft,
     spectrum,
@@ -368,7 +367,7 @@ class DPNewton:
             with processes.together(), uncollected():
                 latents, start = self._latents(saved.key, records)
                 far = pulls_from_far(latents, start)
-                blocks = Blocks.of(latents, self.levels, self.flat)
+                blocks = Blocks.of(latents, self.levels, self.flat, len(scales_of_squares(far)))
                 if survey and latents.num_touched > MOST_CURVED:
                     raise ValueError(
                         f"Survey weights are for models with at most {MOST_CURVED} coordinates of latents that records touch: of "
@@ -704,7 +703,7 @@ class _Fit:
                     scale = scale_of(
                         self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0
                     )
-                improved = secant(scale * self.curvature, self.gradients, least)
+                improved = self.blocks.improved(scale * self.curvature, self.gradients, least)
             self.improved = self.shown @ improved @ self.shown
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, rounds=4
@@ -836,11 +835,11 @@ class _Fit:
         def extra(distance: Vector, spread: Vector) -> Matrix:
             far = distance + spread * min(1.0, widest / float(spread.sum()))
             within = error * float(far[others].sum()) * (among @ among.T)
-            return within + np.diag(self.left * float(far[~others].sum()))
+            return within + np.diag(self.left * others * float(far[~others].sum()))
 
         return settle(
             self.gradients,
-            sure_part(self.improved, doubt),
+            self.blocks.surely(sure_part(self.improved, doubt), self.left),
             self.sampling + hidden + moved * np.diag(others),
             self.normal_prior,
             self.theta,
