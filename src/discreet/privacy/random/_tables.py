@@ -93,12 +93,9 @@ def _alias(weights: list[int], more: int) -> Alias:
         shares[giver] -= full - shares[needy]
         if shares[giver] < full:
             small.append(large.pop())
-    words = [
-        [threshold >> 32 * k & 0xFFFFFFFF for threshold in thresholds]
-        for k in reversed(range(more))
-    ]
-    entries = [t >> 32 * more << m | alias for t, alias in zip(thresholds, aliases, strict=True)]
-    return Alias(np.array(entries, np.uint32), np.array(words, np.uint32))
+    packed = b"".join(threshold.to_bytes(4 * more + 4, "big") for threshold in thresholds)
+    words = np.frombuffer(packed, ">u4").reshape(-1, more + 1).T.astype(np.uint32, order="C")
+    return Alias(words[0] << m | np.array(aliases, np.uint32), words[1:])
 
 
 @cache
