@@ -125,7 +125,7 @@ class Released:
             if _is_sound(fields.get("statement")) and found._is_whole():
                 return found
         raise ValueError(
-            f"{path} does not hold what a {cls.what} holds: it is damaged, or was not written by discreet"
+            f"{path} does not hold what a {cls.what} holds: it is damaged, or was not written by discreet, or by another version"
         )
 
     def _is_whole(self) -> bool:

@@ -146,6 +146,7 @@ class ByFormula(Method):
             self.design,
             self.table,
             self.plan,
+            is_known=asked.num_records is None,
             out_of_bounds=str(asked.out_of_bounds),
             rng_key=dp.random.key(asked.seed),
             person_key=self.order,

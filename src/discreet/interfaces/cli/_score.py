@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ import discreet as dp
 from discreet._validate import LEVEL, probability
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._options import delta_of
+from discreet.interfaces.cli._predict import Fit, _check_size, _fit_of, _predict
 from discreet.interfaces.cli._run import (
     RELEASED,
     check_folder,
@@ -31,10 +32,6 @@ from discreet.interfaces.cli._terminal import (
     spent,
     write_json,
 )
-
-if TYPE_CHECKING:
-    pass
-from discreet.interfaces.cli._predict import Fit, _check_size, _fit_of, _predict
 
 
 @refusing

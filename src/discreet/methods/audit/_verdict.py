@@ -12,7 +12,7 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -20,9 +20,6 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from discreet._validate import finite_or_none, fraction, probability
-
-if TYPE_CHECKING:
-    pass
 
 
 def clopper_pearson(

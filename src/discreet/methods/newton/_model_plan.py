@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple, Self
 
 from discreet.methods.newton._lengths import TAIL, TOGETHER
-from discreet.methods.newton._model import MOST_CURVED
+from discreet.methods.newton._model import MOST_CURVED, NUM_BINS
 from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
 from discreet.privacy.query import Wording
@@ -106,6 +106,11 @@ class ModelPlan(SharedBudget):
     def share_noise(self) -> float:
         """Standard deviation of the noise of a share of the records, by the last histogram."""
         return self.noise(STAGES[-1].lengths) / self.num_records
+
+    @property
+    def rest_noise(self) -> float:
+        """That of the share of all records outside of one bin."""
+        return self.share_noise * NUM_BINS**0.5
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:

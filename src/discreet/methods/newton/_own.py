@@ -145,12 +145,14 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
         learned: For each latent's unconstrained coordinates the share of the prior's variance that
             is gone; where it is small, the prior decides. Of a latent that records touch only in a
             product with scales, the share is the product's.
-        clipped: Share of the records whose gradient was longer than the bound, by a noisy
+        clipped: Share of the records with gradients that had one longer than the bound, by a noisy
             histogram.
         counted: Share of the records whose gradient was finite, by the same; the others count as
             nothing. `dropped` has the standard error of its noise.
         silent: Share of the records whose gradient was 0, by the same and with the same noise: of
             which the model says nothing, as where it masks them.
+        audible: Number of the other records, by the same, over the plan's number of records, which
+            may be another one than the table's. Its noise is `plan.rest_noise`.
         ratio: Standard deviation of the releases' noise over that of sampling.
         moved: Distance of the estimate from where the last gradients were taken, over its own
             spread.
@@ -164,6 +166,7 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
     clipped: float
     counted: float
     silent: float
+    audible: float
     ratio: float
     moved: float
     lack: float
@@ -520,6 +523,7 @@ class _Fit:
         self.missing = 0.0
         self.counted = 1.0
         self.silent = 0.0
+        self.audible = 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
@@ -574,7 +578,8 @@ class _Fit:
         self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1))
         self.missing = 1 - self.counted if lost > SEEN * sigma else 0.0
         # Of what has no gradient no bound takes anything away.
-        self.silent = raw[0] / self.plan.num_records
+        self.silent = float(raw[0]) / self.plan.num_records
+        self.audible = float(np.sum(raw[1:]) + lost) / self.plan.num_records
         lengths = Lengths(np.array([0.0, *raw[1:]]), sigma)
         noise = self.plan.noise(sum(stage.gradients))
         edges = EDGES[1:]
@@ -810,6 +815,7 @@ class _Fit:
             clipped=self.clipped,
             counted=self.counted,
             silent=self.silent,
+            audible=self.audible,
             ratio=ratio,
             moved=moved_by,
             lack=lack,

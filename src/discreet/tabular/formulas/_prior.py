@@ -82,7 +82,7 @@ class Prior(OfFormula):
         design = self.design
         # Draws of a hurdle are repeated until one is above 0, which takes long for the small means
         # that a prior allows.
-        if design.family.beside or design.family.name.startswith("hurdle"):
+        if design.family.beside or design.family.hurdle:
             raise RefusedError(
                 f"The family {self.family} has no draws of new targets: `marginal_effect(column).plot()` shows what the prior "
                 "says of their means."

@@ -23,7 +23,7 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger, default_delta
 from discreet.privacy.released import keeping
-from discreet.privacy.report import COEFFICIENTS, listed
+from discreet.privacy.report import COEFFICIENTS, PREDICTION, listed
 from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.formulas._model import (
@@ -126,12 +126,13 @@ def regress(
     if checkpoint is not None and design.schema.max_rows > 1:
         person_key = kept_secret(Path(checkpoint) / "persons.key")
     persons = design.persons(table, person_key)
+    is_known = num_records is None
     size = len(rows.x if persons is None else persons) if num_records is None else num_records
     if delta is None:
         delta = default_delta(size, ledger)
     plan = plan_of(design, epsilon=epsilon, delta=delta, num_records=size, relation=relation)
     paid_by = {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
-    return _fitted(design, rows, persons, plan, rng_key, paid_by)
+    return _fitted(design, rows, persons, plan, is_known, rng_key, paid_by)
 
 
 Plan = NewtonPlan | MomentsPlan | ModelPlan
@@ -143,7 +144,7 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     family = design.family
     if not in_closed_form(design):
         plan = ModelPlan.calibrate(**terms)
-        least = family.least_seen * plan.noise_multiplier
+        least = 0.0 if counts_zeros(design) else family.least_seen * plan.noise_multiplier
         if plan.num_records < least:
             raise RefusedError(
                 f"{plan.num_records:,} records at ε = {plan.epsilon():.3g} are too few for the family {family.name}: with so "
@@ -193,14 +194,19 @@ def fitted(
     table: Any,
     plan: Plan,
     *,
+    is_known: bool,
     out_of_bounds: str,
     rng_key: PRNGKeyArray | None,
     person_key: bytes | None,
     **paid_by: Any,
 ) -> Regression:
-    """Spend a plan on a table; arguments as in `regress`, and as in `Design.persons`."""
+    """Spend a plan on a table; arguments as in `regress`, and as in `Design.persons`.
+
+    `is_known` is True if the plan's number of records is the table's own, which is then public.
+    """
     rows = design.rows(table, out_of_bounds=out_of_bounds)
-    return _fitted(design, rows, design.persons(table, person_key), plan, rng_key, paid_by)
+    persons = design.persons(table, person_key)
+    return _fitted(design, rows, persons, plan, is_known, rng_key, paid_by)
 
 
 @in_own_settings
@@ -209,15 +215,20 @@ def _fitted(
     rows: Rows,
     persons: np.ndarray | None,
     plan: Plan,
+    is_known: bool,
     rng_key: PRNGKeyArray | None,
     paid_by: dict[str, Any],
 ) -> Regression:
     key = random.key() if rng_key is None else random.check_key(rng_key)
     if design.schema.person is not None:
         paid_by["person"] = design.schema.person
-    by = {NewtonPlan: _in_closed_form, MomentsPlan: _by_moments, ModelPlan: _as_model}[type(plan)]
-    arrays = _Arrays(design, rows, persons) if by is not _as_model else rows
-    draws, predictive, learned, result = by(key, design, arrays, plan, paid_by)
+    if isinstance(plan, ModelPlan):
+        is_known = is_known or plan.relation is Relation.REPLACE_ONE
+        found = _as_model(key, design, rows, plan, is_known, paid_by)
+    else:
+        by = _in_closed_form if isinstance(plan, NewtonPlan) else _by_moments
+        found = by(key, design, _Arrays(design, rows, persons), plan, paid_by)
+    draws, predictive, learned, result = found
     return Regression(
         formula=design.formula.text,
         family=design.family.name,
@@ -318,7 +329,12 @@ def _by_moments(
 
 
 def _as_model(
-    key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]
+    key: PRNGKeyArray,
+    design: Design,
+    rows: Rows,
+    plan: ModelPlan,
+    is_known: bool,
+    paid_by: dict[str, Any],
 ) -> Fitted:
     """By `DPNewton`."""
     start = {name: np.float32(value) for name, value in design.family.start}
@@ -343,7 +359,9 @@ def _as_model(
         prior = prior_of(design, draws)
         if counts_zeros(design):
             prior["zero"] = _EVENLY
-            draws["zero"] = _share_of_zeros(plan, result.silent, len(next(iter(draws.values()))))
+            others = None if is_known else result.audible
+            size = len(next(iter(draws.values())))
+            draws["zero"] = _share_of_zeros(plan, result.silent, others, size)
         # Of an effect: of what levels differ by, which a level without records shows nothing of.
         found, predictive, learned = _named(design, draws, draws, prior)
         # Of latents that are positive, that of their logarithm, as the verdict has it.
@@ -360,20 +378,48 @@ def _as_model(
         return found, predictive, learned, _doubted(design, plan, result)
 
 
-def _share_of_zeros(plan: ModelPlan, share: float, size: int) -> np.ndarray:
-    """Draws of a share that is as likely everywhere before, given the noisy share of the records."""
+def _share_of_zeros(plan: ModelPlan, zeros: float, others: float | None, size: int) -> np.ndarray:
+    """Draws of a share that is as likely everywhere before.
+
+    Args:
+        plan: The fit's plan.
+        zeros: Noisy number of zeros, over the plan's number of records.
+        others: That of the other records; None: the plan's number of records is the table's.
+        size: Number of draws.
+    """
     rng = np.random.default_rng(0)
-    low, high = ndtr((np.array([0.0, 1.0]) - share) / plan.share_noise)
-    noise = ndtri(rng.uniform(low, high, size)) * plan.share_noise
-    number = plan.num_records * np.clip(share + noise, 0, 1)
-    return rng.beta(number + 1, plan.num_records - number + 1)
+
+    def drawn(share: float, noise: float, most: float, number: int) -> np.ndarray:
+        low, high = ndtr((np.array([0.0, most]) - share) / noise)
+        return np.clip(share + noise * ndtri(rng.uniform(low, high, number)), 0, most)
+
+    if others is None:
+        found = drawn(zeros, plan.share_noise, 1.0, size)
+        rest = 1 - found
+    else:
+        found = drawn(zeros, plan.share_noise, 2.0, 50 * size)
+        rest = drawn(others, plan.rest_noise, 2.0, 50 * size)
+        total = found + rest
+        # A public number that is near the table's: within a factor of two.
+        weights = ((total > 0.5) & (total < 2)) / np.maximum(total, 0.5) + 1e-12
+        picked = rng.choice(len(total), size, p=weights / weights.sum())
+        found = found[picked]
+        rest = rest[picked]
+    return rng.beta(plan.num_records * found + 1, plan.num_records * rest + 1)
 
 
 def _doubted(design: Design, plan: ModelPlan, result: DPNewtonResult) -> DPNewtonResult:
     """The result, whose verdict has `_doubts`."""
     use = result.statement.use
-    doubts = _doubts(design, plan, result.draws)
-    if not doubts or use != COEFFICIENTS:
+    if use == COEFFICIENTS and design.family.hurdle and not counts_zeros(design):
+        use = PREDICTION
+        doubts = [
+            "rows that the schema drops look like zeros, so the share of zeros is fitted with the rest, and its intervals and "
+            'those of a concentration may miss: give missing cells a value instead of missing = "drop"'
+        ]
+    else:
+        doubts = _doubts(design, plan, result.draws)
+    if not doubts or result.statement.use != COEFFICIENTS:
         return result
     reason = "; ".join([result.statement.use_reason, *doubts])
     return dataclasses.replace(result, statement=result.statement.with_use(use, reason))
@@ -395,12 +441,6 @@ def _doubts(design: Design, plan: ModelPlan, draws: Mapping[str, np.ndarray]) ->
         found.append(
             f"few records tell of {listed(few)}: the noise may hide that they were clipped, and then these intervals miss. A "
             "larger epsilon or more records help"
-        )
-    if design.family.hurdle and not counts_zeros(design):
-        found.append(
-            "rows that the schema drops look like zeros to the fit, so the share of zeros is fitted with the rest, and its "
-            "intervals and those of a concentration may miss: give missing cells a category or a number instead of "
-            'missing="drop"'
         )
     crossed = [grouping.name for grouping in design.groupings if grouping.terms[0] == "1"]
     if len(crossed) > 1:

@@ -227,7 +227,7 @@ def _negbinomial(column: Column) -> Family:
 SCATTER = "concentration LogNormal(1, 1.5)"
 SHARE = "share of further zeros Beta(1, 1)"
 MOST_ZEROS = 0.7
-"""Share of zeros above which its intervals may miss by far: with 20,000 records at ε = 3 those of hurdles did from 0.8 on."""
+"""Share of further zeros above which its intervals may miss by far."""
 
 
 def _changed(family: Family, *names: str) -> dict[str, Any]:
@@ -303,7 +303,11 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
         "closed": "",
         "mean": mean,
     }
-    return lambda column: dataclasses.replace(_poisson(column, name), **new)
+    # Where zeros are not counted but fitted with the rest: with 2,000 records at ε = 0.5 `zero` was
+    # 0.92 for 0.4. Beside a concentration its intervals missed in 9 of 22 fits at ε = 1, of 3,000
+    # records in 5 of 16, of 4,000 in 2 of 16.
+    least_seen = 1_100.0 if scattered else 550.0
+    return lambda column: dataclasses.replace(_poisson(column, name), least_seen=least_seen, **new)
 
 
 # Times until an event, of which some end before it.
