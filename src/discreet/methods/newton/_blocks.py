@@ -42,9 +42,9 @@ from discreet.methods.newton._algebra import (
 
 LEAST_LEVEL = 0.1  # curvature of a level, of the levels' mean
 LONG_SCALE = 2.5
-"""By how many more latents a log scale of normal residuals counts: of a residual of 3, its gradient has 3.5 times the square."""
+"""A log scale of normal residuals counts as so many more latents: its gradients are long, as the residuals' squares."""
 DOUBT = 2.0
-"""A level's curvature counts half where its square is so many times the variance that the noise leaves."""
+"""A level's curvature counts half where its square is so many times its variance under the noise."""
 LEAST_WITHIN = 0.1
 """Curvature of the other latents within levels, of their least one before that: so much at least is left by `root`."""
 

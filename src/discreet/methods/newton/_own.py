@@ -151,8 +151,8 @@ class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model"):
             nothing. `dropped` has the standard error of its noise.
         silent: Share of the records whose gradient was 0, by the same and with the same noise: of
             which the model says nothing, as where it masks them.
-        audible: Number of the other records, by the same, over the plan's number of records, which
-            may be another one than the table's. Its noise is `plan.rest_noise`.
+        audible: The same for the records whose gradient was not 0. Its noise is `plan.rest_noise`;
+            if the plan's number of records is not the table's, the two do not add up to 1.
         ratio: Standard deviation of the releases' noise over that of sampling.
         moved: Distance of the estimate from where the last gradients were taken, over its own
             spread.

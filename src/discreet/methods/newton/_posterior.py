@@ -81,8 +81,7 @@ class WithIntervals(abc.ABC):
     def summary(self) -> DataFrame:
         """The table of `print` with all rows, for pandas: mean, standard deviation, 90 % interval, share learned. At no cost.
 
-        Columns are called as ArviZ's. Its `r_hat`, `ess` and `mcse` are of chains, which there are
-        none of.
+        Columns have ArviZ's names. `r_hat`, `ess` and `mcse` describe chains, and here are none.
 
         Raises:
             ImportError: Pandas is not installed.
