@@ -177,7 +177,7 @@ def test_an_own_model_predicts_by_the_same_words() -> None:
     plan = ModelPlan.calibrate(**TERMS)
     draws = {"w": np.linspace(0.4, 0.6, 500)}
     told: dict[str, Any] = dict.fromkeys(
-        ("clipped", "counted", "silent", "ratio", "moved", "lack"), 1.0
+        ("clipped", "counted", "silent", "audible", "ratio", "moved", "lack"), 1.0
     )
     statement = plan.state(reproducible=True, num_touched=1, num_latents=1, fitted="own")
     fit = DPNewtonResult(draws, {"w": np.ones(())}, **told, plan=plan, statement=statement)

@@ -364,7 +364,7 @@ def test_own_models_are_checked_with_their_model() -> None:
     found = described(table, ILL)
     plan = ModelPlan.calibrate(num_records=N, **TERMS)
     told: dict[str, Any] = dict.fromkeys(
-        ("clipped", "counted", "silent", "ratio", "moved", "lack"), 1.0
+        ("clipped", "counted", "silent", "audible", "ratio", "moved", "lack"), 1.0
     )
     statement = plan.state(reproducible=False, num_touched=5, num_latents=5, fitted="own")
     told |= {"learned": {}, "plan": plan, "statement": statement}
